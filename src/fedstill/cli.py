@@ -1,0 +1,272 @@
+"""The command `fedstill`. It only reads its words, calls the package, and prints; torch is imported when needed."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="fedstill",
+    help="Federated knowledge distillation: train together on data that differ and may not move.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@app.command()
+def run(
+    what: Annotated[str, typer.Argument(help="A method's name (see `fedstill ls methods`) or an experiment.toml.")],
+    data: Annotated[str | None, typer.Option(help="Data set, .npz file or image folder. [mnist-5k]")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
+    active: Annotated[float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet α of the partition: small is heterogeneous. [0.1]")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random stream. [1]")] = None,
+    samples: Annotated[int | None, typer.Option(help="Stratified subset of this many training samples.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model, or package.module:factory. [auto]")] = None,
+    models: Annotated[str | None, typer.Option(help="Comma-separated models, for clients that differ.")] = None,
+    public: Annotated[str | None, typer.Option(help="Public set: a share of every class, or a data set. [0.1 where needed]")] = None,
+    local_test: Annotated[float | None, typer.Option(help="Share of a client's samples kept as its test. [0.2]")] = None,
+    attack: Annotated[str | None, typer.Option(help="Attack of the malicious clients (see `fedstill ls attacks`).")] = None,
+    malicious: Annotated[str | None, typer.Option(help="Share of malicious clients, or a list: 1,3,5.")] = None,
+    drop: Annotated[float | None, typer.Option(help="Probability that an active client does not answer. [0]")] = None,
+    workers: Annotated[str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto. [cpu]")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value: any other setting of method or experiment.")] = None,
+    track: Annotated[str | None, typer.Option(help="per-class: also report accuracy per class.")] = None,
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="The run folder's name.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a method on data split over clients."""
+    from fedstill.experiment.config import experiment, read
+    from fedstill.experiment.run import start
+    from fedstill.report.terminal import Live
+
+    plan = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    given = {
+        "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
+        "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
+        "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device,
+        "models": models and tuple(models.split(",")), "per_class": track == "per-class" or None,
+    }  # fmt: skip
+    plan.update({key: value for key, value in given.items() if value is not None})
+    apply_settings(plan, settings or [])
+    with Live(quiet=as_json) as live:
+        result = start(experiment(plan), out=out, name=name, watcher=live)
+    _finish(result, as_json)
+
+
+@app.command()
+def resume(
+    path: Annotated[Path, typer.Argument(help="The run's folder.")],
+    rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds in all.")] = None,
+    workers: Annotated[str | None, typer.Option(help="N processes, inline or threads.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with a stopped run, to the same bits as if it had not been stopped."""
+    from fedstill.experiment import run as runs
+    from fedstill.report.terminal import Live
+
+    with Live(quiet=as_json) as live:
+        result = runs.resume(path, watcher=live, rounds=rounds, workers=workers)
+    _finish(result, as_json)
+
+
+@app.command()
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    as_json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs: mean ± spread over seeds, last and best round."""
+    from fedstill.report import tables
+
+    rows = tables.comparison(tables.collect(paths))
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    form = "csv" if csv else "markdown" if markdown else "latex" if latex else None
+    if form:
+        print(tables.text(rows, form))
+    else:
+        tables.show(rows)
+
+
+@app.command("ls")
+def list_things(
+    what: Annotated[str, typer.Argument(help="methods, models, data, partitions, gathers, attacks, generators or presets.")] = "methods",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List what there is, with a line on each."""
+    from fedstill.report import catalogue
+
+    rows = catalogue.listing(what)
+    if as_json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        catalogue.show_listing(rows)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A method, partition, gather, attack or preset.")],
+    toml: Annotated[bool, typer.Option("--toml", help="Print an experiment.toml to start from.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a method: its fields, defaults, paper, and what leaves a client."""
+    from fedstill.report import catalogue
+
+    if toml:
+        print(catalogue.starter(name), end="")
+    elif as_json:
+        print(json.dumps(catalogue.card(name), indent=1, ensure_ascii=False))
+    else:
+        catalogue.show_card(catalogue.card(name))
+
+
+@app.command()
+def predict(
+    path: Annotated[Path, typer.Argument(help="The run's folder.")],
+    image: Annotated[Path, typer.Argument(help="An image file.")],
+    which: Annotated[str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Classify an image with a run's model."""
+    from fedstill.experiment.use import classify
+
+    found = classify(path, image, which)
+    if as_json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        for label, share in list(found["probabilities"].items())[:3]:
+            print(f"{label:<16} {share:.3f}")
+
+
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="The run's folder.")],
+    target: Annotated[Path, typer.Argument(help="model.onnx, model.pt2 or model.safetensors.")],
+    which: Annotated[str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a run's model for use elsewhere."""
+    from fedstill.experiment.use import write_model
+
+    print(write_model(path, target, which))
+
+
+@app.command()
+def doctor(as_json: Json = False, debug: Debug = False) -> None:
+    """Say what is installed, how many cores are used, and which data sets were found where."""
+    from fedstill.report import catalogue
+
+    found = catalogue.examination()
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        catalogue.show_examination(found)
+
+
+def apply_settings(plan: dict[str, Any], settings: list[str]) -> None:
+    """Put `name=value` pairs where they belong: `partition.alpha`, a field of the experiment, else of the method."""
+    from dataclasses import fields
+
+    from fedstill.core.errors import UsageError
+    from fedstill.experiment.config import Experiment
+
+    known = {f.name for f in fields(Experiment)}
+    for pair in settings:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair!r}: must be name=value")
+        path = key.split(".")
+        if path[0] not in known:
+            path = ["method", *path]
+        here = plan
+        for step in path[:-1]:
+            inner = here.get(step)
+            here[step] = {"name": inner} if isinstance(inner, str) else dict(inner or {})
+            here = here[step]
+        here[path[-1]] = _inline_table(value)
+
+
+def _inline_table(value: str) -> Any:
+    """A setting's value; `{…}` and `[…]` are read as TOML, the rest stays text for the field's type to read."""
+    import tomllib
+
+    from fedstill.core.errors import UsageError
+
+    if value[:1] not in "{[" or not value:
+        return value
+    try:
+        return tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--set …={value}: {error}") from None
+
+
+def _number(text: str | None) -> Any:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def _finish(result: Any, as_json: bool) -> None:
+    from fedstill.report.terminal import show_result
+
+    if as_json:
+        print(json.dumps(result.summary(), indent=1))
+    else:
+        show_result(result)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line; errors are one line, exit codes 0, 1 (a run failed) and 2 (bad usage)."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    words = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_guarded(lambda: app(words, standalone_mode=False), debug="--debug" in words))
+
+
+def _guarded(call: Callable[[], Any], debug: bool) -> int:
+    import click
+
+    from fedstill.core.errors import FedstillError, RunError
+
+    try:
+        return int(call() or 0)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("stopped", file=sys.stderr)
+        return 130
+    except FedstillError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"fedstill: {error}", file=sys.stderr)
+        return 1 if isinstance(error, RunError) else 2
+
+
+if __name__ == "__main__":
+    main()

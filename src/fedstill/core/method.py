@@ -1,0 +1,164 @@
+"""The contract: what a method is, and what it sees of the world.
+
+A method is a value (a frozen dataclass of hyper-parameters) with five pure functions that read like the algorithm box
+of its paper. It knows nothing of transports, processes, files or networks: the same lines run in the simulator and on
+a site's own machine. Only the upload record leaves a client.
+"""
+
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedstill.core import rng
+from fedstill.core.record import State, declared
+from fedstill.core.registry import Registry
+from fedstill.core.shelf import Room, Shelf
+from fedstill.core.value import Value
+
+S = TypeVar("S")
+C = TypeVar("C")
+D = TypeVar("D")
+U = TypeVar("U")
+U_co = TypeVar("U_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Env:
+    """What a method may know: the set-up, where and when it runs, and random streams keyed to that."""
+
+    seed: int
+    sizes: tuple[int, ...]
+    """Training samples of every client, told once at enrolment."""
+    classes: int
+    shape: tuple[int, int, int]
+    build: Callable[[int | None, int | None], nn.Module]
+    """`build(k, seed)`: a new module of client k's architecture (the server's for None), initialised from the seed if given."""
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    public: Any = None
+    """The public data set, on every party's machine, for the methods that need one."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    room: Room = field(default_factory=Room)
+    round: int = 0
+    client: int | None = None
+
+    def at(self, round: int, client: int | None = None) -> "Env":
+        """The same set-up, seen in a round by the server or by one client."""
+        return replace(self, round=round, client=client)
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are, active or not."""
+        return len(self.sizes)
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """The torch stream of this purpose, round and client."""
+        return rng.torch_stream(self.seed, purpose, self.round, self.client)
+
+    def numpy_stream(self, purpose: str) -> np.random.Generator:
+        """The numpy stream of this purpose, round and client."""
+        return rng.numpy_stream(self.seed, purpose, self.round, self.client)
+
+    def key(self, purpose: str) -> int:
+        """An integer seed for this purpose and client, the same in every round."""
+        return rng.key(self.seed, purpose, self.client)
+
+    def module(self, weights: State | None = None, of: int | None = None) -> nn.Module:
+        """A module of `of`'s architecture (the server's for None) on the run's device, holding these weights."""
+        made = self.build(of, None)
+        if weights is not None:
+            made.load_state_dict(weights)
+        return made.to(self.device)
+
+    def initial(self, of: int | None = None) -> State:
+        """The initial weights of `of`'s model, from the run's seed alone."""
+        return dict(self.build(of, rng.key(self.seed, "model", of)).state_dict())
+
+    def form(self, of: int | None = None) -> State:
+        """Weights of the right names, shapes and types for `of`'s model; their numbers do not matter."""
+        return dict(self.build(of, None).state_dict())
+
+    def shelf(self, name: str) -> Shelf:
+        """An empty shelf for what a method keeps for each client."""
+        return Shelf(name, self.room)
+
+
+@dataclass(frozen=True)
+class Reply(Generic[U_co]):
+    """A client's answer to a download: its upload, or why there is none."""
+
+    client: int
+    samples: int
+    upload: U_co | None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Method(Value, ABC, Generic[S, C, D, U]):
+    """A federated method. `S`, `C`: what server and client keep; `D`, `U`: what travels down and up; all records."""
+
+    paper: ClassVar[str] = ""
+    """The reference: authors, title, venue, year."""
+    needs_public: ClassVar[bool] = False
+    one_architecture: ClassVar[bool] = True
+    """False for methods whose clients may have different networks."""
+
+    @abstractmethod
+    def init_server(self, env: Env) -> S:
+        """What the server knows before the first round."""
+
+    @abstractmethod
+    def init_client(self, env: Env) -> C:
+        """What a client knows before its first turn."""
+
+    @abstractmethod
+    def download(self, env: Env, server: S) -> D:
+        """What the server sends to `env.client` in this round."""
+
+    @abstractmethod
+    def client(self, env: Env, state: C, down: D, data: Any) -> tuple[C, U]:
+        """A client's turn: what it keeps, and what leaves it."""
+
+    @abstractmethod
+    def server(self, env: Env, server: S, replies: Sequence[Reply[U]]) -> S:
+        """The server's turn, with at least one reply, each of the form of `template`."""
+
+    @abstractmethod
+    def template(self, env: Env) -> U:
+        """An upload of `env.client` of the right form (its numbers do not matter): replies are measured against it."""
+
+    def objection(self, env: Env, upload: U) -> str | None:
+        """What is wrong with an upload beyond its form, if anything."""
+        return None
+
+    def models(self, env: Env, server: S) -> Mapping[str, State]:
+        """The global models to report, by name."""
+        return {}
+
+    def own(self, env: Env, state: C) -> State | None:
+        """The client's own model, for methods that have one: reported as `personal`."""
+        return None
+
+    def facts(self, env: Env, server: S) -> Mapping[str, Any]:
+        """Anything else worth a line in the round's metrics, as plain numbers, text and lists."""
+        return {}
+
+    @classmethod
+    def upload_type(cls) -> type:
+        """The record that leaves a client, from the annotation of `client`."""
+        return typing.cast(type, typing.get_args(typing.get_type_hints(cls.client)["return"])[1])
+
+    @classmethod
+    def leaves_client(cls) -> dict[str, str]:
+        """Field by field, what leaves a client: printed, never written by hand."""
+        return declared(cls.upload_type())
+
+
+methods: Registry[Any] = Registry("method", Method)

@@ -1,0 +1,248 @@
+"""Records: the immutable values that are state and messages.
+
+A record is a frozen dataclass of tensors, numbers, text, and mappings or tuples of these. It turns into a JSON
+specification plus named tensors and back (safetensors on disk and on the wire, never pickle); the classes are looked
+up by name, so a message can only ever become a record somebody declared.
+
+    >>> @record
+    ... class Greeting:
+    ...     words: Tensor = carries(Carries.LOGITS)
+    ...     times: int = carries(Carries.SIZE)
+    >>> loads(dumps(Greeting(torch.ones(2), 3))).times
+    3
+    >>> sizes(Greeting(torch.ones(2), 3))
+    {'words': 8, 'times': 8}
+"""
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar, dataclass_transform
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import FedstillError
+
+R = TypeVar("R")
+State = Mapping[str, Tensor]
+"""A module's parameters and buffers, by name."""
+
+_types: dict[str, type] = {}
+
+
+class Carries(StrEnum):
+    """What a field of an upload tells the server about a client."""
+
+    WEIGHTS = "model weights"
+    SIZE = "number of samples"
+    LOSS = "a loss value"
+    LOGITS = "logits on public samples"
+    PREDICTIONS = "weighted soft predictions on generated samples"
+    CLASS_LOGITS = "mean logits per class"
+    LABEL_COUNTS = "label counts"
+    GENERATOR = "a generator of local data"
+    DISCRIMINATOR = "a domain discriminator"
+    FEATURES = "class means and covariances of features"
+    CONTROL = "a control variate (as large as the weights)"
+    CHANGE = "change of the weights since the client's last upload"
+    VERSION = "a counter"
+
+
+def carries(what: Carries, default: Any = ...) -> Any:
+    """A field of an upload, with what it carries; a field without it may not leave a client."""
+    metadata = {"carries": what}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, carries))
+def record(cls: type[R]) -> type[R]:
+    """Make a class a record: a frozen dataclass that can be written, sent and counted."""
+    made = dataclass(frozen=True, eq=False)(cls)
+    if _types.setdefault(made.__name__, made).__module__ != made.__module__:
+        raise TypeError(f"two records are called {made.__name__}")
+    _types[made.__name__] = made
+    return made
+
+
+def declared(upload: type) -> dict[str, str]:
+    """What every field of an upload carries, from its declaration."""
+    missing = [f.name for f in fields(upload) if "carries" not in f.metadata]
+    if missing:
+        raise TypeError(f"{upload.__name__}.{missing[0]} does not declare what it carries")
+    return {f.name: str(f.metadata["carries"]) for f in fields(upload)}
+
+
+def flatten(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """Put a value's tensors into `tensors` under their path, and return the JSON of everything else."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Tensor():
+            tensors[path or "value"] = value
+            return {"tensor": path or "value"}
+        case Persistent():
+            return {"kept": value.manifest()}
+        case Mapping():
+            whole = bool(value) and all(isinstance(key, int) for key in value)
+            items = {str(key): flatten(item, tensors, f"{path}/{key}") for key, item in value.items()}
+            return {"ints" if whole else "map": items}
+        case tuple() | list():
+            return {"items": [flatten(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]}
+    if is_dataclass(value) and _types.get(type(value).__name__) is type(value):
+        entries = {f.name: flatten(getattr(value, f.name), tensors, f"{path}/{f.name}") for f in fields(value)}
+        return {"record": type(value).__name__, "fields": entries}
+    raise TypeError(f"{path or 'value'}: a {type(value).__name__} cannot be part of a record")
+
+
+def unflatten(spec: Any, tensors: Mapping[str, Tensor], reopen: Callable[[Any], Any] | None = None) -> Any:
+    """The value that `flatten` took apart; `reopen` restores what was kept elsewhere (see `Persistent`)."""
+    match spec:
+        case {"tensor": str(name)}:
+            return tensors[name]
+        case {"map": dict(items)}:
+            return {key: unflatten(item, tensors, reopen) for key, item in items.items()}
+        case {"ints": dict(items)}:
+            return {int(key): unflatten(item, tensors, reopen) for key, item in items.items()}
+        case {"items": list(items)}:
+            return tuple(unflatten(item, tensors, reopen) for item in items)
+        case {"record": str(name), "fields": dict(entries)}:
+            if name not in _types:
+                raise FedstillError(f"a record of unknown type {name!r}")
+            return _types[name](**{key: unflatten(item, tensors, reopen) for key, item in entries.items()})
+        case {"kept": manifest} if reopen is not None:
+            return reopen(manifest)
+        case None | bool() | int() | float() | str():
+            return spec
+    raise FedstillError("not the specification of a record")
+
+
+class Persistent:
+    """A part of a record that keeps its entries in files of its own and is written as a manifest of them."""
+
+    def manifest(self) -> Any:
+        """Make sure everything is on disk and return, as JSON, where."""
+        raise TypeError(f"{type(self).__name__} cannot leave this process")
+
+
+def dumps(value: Any) -> bytes:
+    """A value as bytes: safetensors, with the specification in the header."""
+    tensors: dict[str, Tensor] = {}
+    spec = json.dumps(flatten(value, tensors))
+    return bytes(safetensors.torch.save(_separate(tensors), metadata={"spec": spec}))
+
+
+def loads(data: bytes, reopen: Callable[[Any], Any] | None = None) -> Any:
+    """The value in bytes made by `dumps`; anything else is refused."""
+    try:
+        length = struct.unpack("<Q", data[:8])[0]
+        spec = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["spec"])
+        tensors = safetensors.torch.load(data)
+        return unflatten(spec, tensors, reopen)
+    except FedstillError:
+        raise
+    except Exception as error:
+        raise FedstillError(f"not a record, or cut off: {error}") from error
+
+
+def save(path: Path, value: Any) -> None:
+    """Write a value to a file, all of it or nothing."""
+    write(path, dumps(value))
+
+
+def load(path: Path, reopen: Callable[[Any], Any] | None = None) -> Any:
+    """Read a value from a file; its tensors stay memory-mapped."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            spec = json.loads((file.metadata() or {})["spec"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        return unflatten(spec, tensors, reopen)
+    except FedstillError:
+        raise
+    except Exception as error:
+        raise FedstillError(f"{path}: not a record, or cut off: {error}") from error
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors that share no memory, as safetensors asks."""
+    seen: set[int] = set()
+    out = {}
+    for name, tensor in tensors.items():
+        flat = tensor.detach().cpu().contiguous()
+        where = flat.untyped_storage().data_ptr()
+        out[name] = flat.clone() if where in seen else flat
+        seen.add(where)
+    return out
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a value, with their paths."""
+    tensors: dict[str, Tensor] = {}
+    flatten(value, tensors, path)
+    yield from tensors.items()
+
+
+def sizes(value: Any) -> dict[str, int]:
+    """Bytes of payload per field of a record: tensors as they are, 8 for a number, text by its length."""
+    return {f.name: size(getattr(value, f.name)) for f in fields(value)}
+
+
+def size(value: Any) -> int:
+    """Bytes of payload of a value."""
+    match value:
+        case None:
+            return 0
+        case Tensor():
+            return value.numel() * value.element_size()
+        case str():
+            return len(value.encode())
+        case Mapping():
+            return sum(size(item) for item in value.values())
+        case tuple() | list():
+            return sum(size(item) for item in value)
+        case bool() | int() | float():
+            return 8
+    return sum(sizes(value).values())
+
+
+def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
+    """What is wrong with a message, measured against one of the right form; None when nothing is.
+
+    Types, names, shapes and dtypes must be the template's (a template's tensors may be on the meta device), and every
+    number finite and below `limit`.
+    """
+    if type(value) is not type(template):
+        return f"a {type(value).__name__} instead of a {type(template).__name__}"
+    got, want = dict(leaves(value)), dict(leaves(template))
+    if got.keys() != want.keys():
+        odd = sorted(got.keys() ^ want.keys())[0]
+        return f"{odd} is {'missing' if odd in want else 'unexpected'}"
+    for name, tensor in got.items():
+        if tensor.shape != want[name].shape:
+            return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(want[name].shape)}"
+        if tensor.dtype != want[name].dtype:
+            return f"{name} is {tensor.dtype} instead of {want[name].dtype}"
+        if tensor.is_floating_point() and tensor.numel():
+            extreme = float(tensor.abs().max())
+            if not extreme <= limit:
+                return f"{name} has values that are not finite or too large ({extreme:.0e})"
+    return None

@@ -1,0 +1,105 @@
+"""Shelves: what is kept for each client (its state, its last model), however many clients there are.
+
+A shelf is an immutable mapping from clients to values; `put` gives another shelf that shares all other entries. Only
+clients that were seen have an entry. When the entries outgrow a limit they move to files and are memory-mapped when
+read; a checkpoint writes only the entries that are new, and a manifest of the rest.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedstill.core import record
+
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """Where shelves keep files, and how many bytes each may hold in memory."""
+
+    folder: Path | None = None
+    limit: int = 1 << 30
+
+    @cached_property
+    def path(self) -> Path:
+        """The folder; a temporary one, gone with the process, when the run has none."""
+        if self.folder is not None:
+            return self.folder
+        object.__setattr__(self, "_temporary", tempfile.TemporaryDirectory(prefix="fedstill-"))
+        return Path(self._temporary.name)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One client's value: in memory, in a file, or both."""
+
+    version: int
+    size: int
+    value: Any = None
+    file: Path | None = None
+
+    def read(self) -> Any:
+        """The value, from memory if it is there."""
+        return record.load(self.file) if self.value is None and self.file is not None else self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Shelf(Mapping[int, Any], record.Persistent):
+    """Values by client; see the module's text."""
+
+    name: str
+    room: Room = field(default_factory=Room)
+    entries: Mapping[int, Entry] = field(default_factory=dict)
+    held: int = 0
+
+    def put(self, version: int, values: Mapping[int, Any]) -> "Shelf":
+        """A shelf with these clients' values replaced; `version` (the round) names their files."""
+        entries, held = dict(self.entries), self.held
+        for client, value in values.items():
+            old = entries.get(client)
+            held -= old.size if old is not None and old.value is not None else 0
+            entry = Entry(version, record.size(value), value)
+            if held + entry.size > self.room.limit:
+                entry = self._filed(client, entry, keep=False)
+            held += entry.size if entry.value is not None else 0
+            entries[client] = entry
+        return Shelf(self.name, self.room, entries, held)
+
+    def __getitem__(self, client: int) -> Any:
+        return self.entries[client].read()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def manifest(self) -> dict[str, Any]:
+        """Write the entries that are only in memory; return which file holds whom."""
+        for client, entry in self.entries.items():
+            if entry.file is None:
+                filed = self._filed(client, entry, keep=True)
+                self.entries[client] = filed  # type: ignore[index]  # the same value, now also on disk
+        return {"name": self.name, "versions": {str(k): e.version for k, e in self.entries.items()}}
+
+    def _filed(self, client: int, entry: Entry, keep: bool) -> Entry:
+        file = self.room.path / self.name / f"{client}-{entry.version}.safetensors"
+        record.save(file, entry.value)
+        return Entry(entry.version, entry.size, entry.value if keep else None, file)
+
+
+def reopen(room: Room) -> Callable[[Any], Shelf]:
+    """How `record.load` gets a shelf back from its manifest: entries stay in their files until they are asked for."""
+
+    def shelf(manifest: Any) -> Shelf:
+        folder = room.path / manifest["name"]
+        entries = {
+            int(client): Entry(version, 0, None, folder / f"{client}-{version}.safetensors")
+            for client, version in manifest["versions"].items()
+        }
+        return Shelf(manifest["name"], room, entries)
+
+    return shelf

@@ -1,0 +1,138 @@
+"""Values: frozen dataclasses whose fields know what they allow.
+
+Methods, gathers, attacks and partitions are values. A value is printable, comparable, `replace`-able and picklable,
+it checks itself when it is made, and it can be built from (and turned into) the plain dictionary of a config file.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Plan(Value):
+    ...     lr: float = setting(0.01, gt=0, doc="step size")
+    >>> Plan(lr=-1)
+    Traceback (most recent call last):
+    fedstill.core.errors.UsageError: lr = -1: must be > 0
+    >>> build(Plan, {"lr": "0.5"})
+    Plan(lr=0.5)
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from fedstill.core.errors import UsageError, unknown
+from fedstill.core.registry import Registry
+
+V = TypeVar("V")
+
+_BOUNDS = {
+    "gt": (lambda x, b: x > b, ">"),
+    "ge": (lambda x, b: x >= b, "≥"),
+    "lt": (lambda x, b: x < b, "<"),
+    "le": (lambda x, b: x <= b, "≤"),
+}
+
+
+def setting(default: Any, *, doc: str = "", **bounds: float) -> Any:
+    """A field of a value: its default, what it means, and its bounds (`gt`, `ge`, `lt`, `le`)."""
+    return field(default=default, metadata={"doc": doc, "bounds": bounds})
+
+
+@dataclass(frozen=True)
+class Value:
+    """Base of all values: checks every field's bounds and choices when it is made."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for f in fields(self):
+            check(f.name, getattr(self, f.name), hints[f.name], f.metadata.get("bounds", {}))
+
+
+def check(name: str, value: Any, hint: Any, bounds: Mapping[str, float]) -> None:
+    """Refuse a value that its field does not allow, in one line."""
+    if value is None:
+        return
+    choices = get_args(hint) if get_origin(hint) is Literal else ()
+    if choices and value not in choices:
+        raise UsageError(f"{name} = {value!r}: must be one of {', '.join(map(str, choices))}")
+    if isinstance(value, float) and math.isnan(value):
+        raise UsageError(f"{name} = nan: must be a number")
+    for key, bound in bounds.items():
+        holds, sign = _BOUNDS[key]
+        if not holds(value, bound):
+            raise UsageError(f"{name} = {value}: must be {sign} {bound}")
+
+
+def coerce(name: str, value: Any, hint: Any) -> Any:
+    """Turn a config file's or command line's plain value into what the field's type asks for."""
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None or value == "none":
+            return None
+        return coerce(name, value, next(a for a in get_args(hint) if a is not type(None)))
+    if origin is Literal:
+        return value
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(coerce(name, item, get_args(hint)[0]) for item in items)
+    base = origin or hint
+    if isinstance(base, type) and issubclass(base, Value):
+        return build_named(base, value)
+    try:
+        if hint is bool and str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        if hint is int and not isinstance(value, bool) and float(value) == int(float(value)):
+            return int(float(value))
+        if hint is float and not isinstance(value, bool):
+            return float(value)
+        if hint is str and isinstance(value, str):
+            return value
+    except (TypeError, ValueError, OverflowError):
+        pass
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(hint, str(hint))
+    raise UsageError(f"{name} = {value!r}: must be {kind}")
+
+
+def build(cls: type[V], settings: Mapping[str, Any]) -> V:
+    """Make a value of class `cls` from plain settings; unknown names list the known ones."""
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
+    for name in settings:
+        if name not in known:
+            raise unknown(f"setting of {cls.__name__}", name, known)
+    return cls(**{name: coerce(name, value, hints[name]) for name, value in settings.items()})
+
+
+def build_named(base: type[V], spec: Any) -> V:
+    """Make a registered value of a kind from `"name"`, `{"name": …, **settings}`, or a value of that kind itself."""
+    if isinstance(spec, base):
+        return spec
+    registry = Registry.of(base)
+    settings = {"name": spec} if isinstance(spec, str) else dict(spec)
+    cls = registry[settings.pop("name")]
+    return build(cls, settings)
+
+
+def plain(value: Any) -> Any:
+    """The dictionary of numbers and text that `build_named` turns back into this value."""
+    if isinstance(value, Value):
+        entry = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {"name": Registry.name_of(type(value)), **{k: v for k, v in entry.items() if v is not None}}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    return value
+
+
+def changes(value: Any) -> dict[str, Any]:
+    """The fields of a value that differ from their defaults: what a short title should say."""
+    return {
+        f.name: getattr(value, f.name)
+        for f in fields(value)
+        if f.init and f.default is not dataclasses.MISSING and getattr(value, f.name) != f.default
+    }

@@ -1,0 +1,39 @@
+"""Samples, where they come from, and how they are divided over clients."""
+
+from fedstill.data.partition import (
+    IID,
+    Dirichlet,
+    Dominant,
+    Partition,
+    Quantity,
+    Shards,
+    Split,
+    local_split,
+    matching_test,
+    partitions,
+    public_split,
+)
+from fedstill.data.samples import Dataset, Samples, batches
+from fedstill.data.sources import datasets, found, load, load_clients, pool
+
+__all__ = [
+    "IID",
+    "Dataset",
+    "Dirichlet",
+    "Dominant",
+    "Partition",
+    "Quantity",
+    "Samples",
+    "Shards",
+    "Split",
+    "batches",
+    "datasets",
+    "found",
+    "load",
+    "load_clients",
+    "local_split",
+    "matching_test",
+    "partitions",
+    "pool",
+    "public_split",
+]

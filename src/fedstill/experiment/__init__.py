@@ -1,0 +1,1 @@
+"""A named, typed, resumable experiment."""

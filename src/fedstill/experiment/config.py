@@ -1,0 +1,154 @@
+"""An experiment: a method, data split over clients, and everything else that decides the result."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import fedstill.methods  # noqa: F401 (registers them)
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Method
+from fedstill.core.value import Value, build, plain, setting
+from fedstill.data.partition import Dirichlet, Partition
+from fedstill.methods import FedAvg
+from fedstill.parts.attacks import Attack
+
+
+@dataclass(frozen=True)
+class Experiment(Value):
+    """What `fedstill run` runs. Everything here is written into the run and decides its bits, except workers."""
+
+    method: Method[Any, Any, Any, Any] = setting(FedAvg(), doc="the method, with its settings")
+    data: Any = setting("mnist-5k", doc="a data set's name, a file or folder, arrays, or a list with each client's own data")
+    samples: int | None = setting(None, ge=0, doc="use a stratified subset of this many training samples (0: all)")
+    balanced: bool = setting(False, doc="the subset has the same number of every class")
+    clients: int = setting(20, ge=1, doc="number of clients (K)")
+    active: float = setting(0.2, gt=0, doc="share (≤ 1) or number (> 1) of clients active in a round (C)")
+    rounds: int = setting(20, ge=1, doc="rounds of communication (T)")
+    seed: int = setting(1, ge=0, doc="seed of every random stream")
+    partition: Partition = setting(Dirichlet(alpha=0.1), doc="how samples are split over clients")
+    local_test: float = setting(
+        0.2, ge=0, lt=1, doc="share of a client's samples kept as its local test (0: local tests come from the global test set)"
+    )
+    model: Any = setting("auto", doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp")
+    models: tuple[str, ...] = setting((), doc="a model for each client, or fewer, shared out in groups")
+    server_model: str | None = setting(None, doc="the server's model where clients differ (default: the first client's)")
+    public: Any = setting(None, doc="the public set: a share of every class, or another data set's name or folder")
+    attack: Attack | None = setting(None, doc="what malicious clients do")
+    malicious: tuple[float, ...] = setting((), doc="the malicious clients, or their share")
+    drop: float = setting(0.0, ge=0, le=1, doc="probability that an active client does not answer")
+    workers: str = setting("auto", doc="worker processes (auto: one per core), inline, or threads; never changes the bits")
+    device: str = setting("cpu", doc="cpu, cuda, mps or auto")
+    evaluate_every: int = setting(1, ge=1, doc="rounds between evaluations")
+    checkpoint_every: int = setting(1, ge=1, doc="rounds between checkpoints")
+    per_class: bool = setting(False, doc="also report accuracy per class, before and after local training")
+    memory: int = setting(1024, ge=0, doc="MiB of client states (and of slots) held in memory before they move to files")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.active > 1 and self.active != int(self.active):
+            raise UsageError(f"active = {self.active}: must be a share ≤ 1 or a whole number of clients")
+        if self.active > 1 and self.active > self.clients:
+            raise UsageError(f"active = {self.active:g}: there are only {self.clients} clients")
+        if self.method.needs_public and self.public is None:
+            object.__setattr__(self, "public", 0.1)
+        if self.method.one_architecture and len(set(self.models)) > 1:
+            raise UsageError(f"models = {', '.join(self.models)}: {self.title} averages weights, so all clients need one model")
+        if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
+            raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
+        if bool(self.malicious) != (self.attack is not None):
+            raise UsageError("attack and malicious go together: what is done, and by whom")
+        if any(k >= self.clients for k in self.malicious_clients):
+            raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
+
+    @property
+    def title(self) -> str:
+        """The method's registered name."""
+        return str(plain(self.method)["name"])
+
+    @property
+    def active_count(self) -> int:
+        """m = max(1, round(C·K))."""
+        return int(self.active) if self.active > 1 else max(1, round(self.active * self.clients))
+
+    @property
+    def malicious_clients(self) -> tuple[int, ...]:
+        """Who is malicious: the clients named, or for a share every second client (5 of 10, 7 of 15), as far as it goes."""
+        if len(self.malicious) == 1 and 0 < self.malicious[0] < 1:
+            wanted = int(self.malicious[0] * self.clients + 1e-9)
+            order = [*range(1, self.clients, 2), *range(0, self.clients, 2)]
+            return tuple(sorted(order[:wanted]))
+        return tuple(int(k) for k in self.malicious)
+
+    def plain(self) -> dict[str, Any]:
+        """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
+        entries = {f.name: getattr(self, f.name) for f in fields(self)}
+        entries["data"] = self.data if isinstance(self.data, str) else f"<{type(self.data).__name__}>"
+        entries["public"] = self.public if isinstance(self.public, str | float | None) else f"<{type(self.public).__name__}>"
+        entries["model"] = self.model if isinstance(self.model, str) else f"<{getattr(self.model, '__name__', type(self.model).__name__)}>"
+        return {name: plain(value) for name, value in entries.items() if value is not None}
+
+
+def experiment(settings: Mapping[str, Any]) -> Experiment:
+    """An experiment from plain settings; `alpha` is short for the partition's."""
+    known = dict(settings)
+    if "alpha" in known:
+        alpha = known.pop("alpha")
+        shape = known.get("partition", {"name": "dirichlet"})
+        shape = {"name": shape} if isinstance(shape, str) else plain(shape)
+        known["partition"] = {**shape, "alpha": alpha}
+    if isinstance(known.get("malicious"), int | float | str):
+        known["malicious"] = str(known["malicious"]).split(",")
+    if "workers" in known:
+        known["workers"] = str(known["workers"])
+    if isinstance(known.get("data"), Sequence) and not isinstance(known["data"], str) and not _arrays(known["data"]):
+        known["clients"] = len(known["data"])
+    return build(Experiment, known)
+
+
+def _arrays(data: Any) -> bool:
+    """Is this (x_train, y_train, x_test, y_test) rather than one entry for each client?"""
+    return len(data) in (2, 4) and all(hasattr(part, "shape") for part in data)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings in a TOML (or a run's JSON) file."""
+    try:
+        text = path.read_text()
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def toml(settings: Mapping[str, Any], docs: Mapping[str, str] | None = None) -> str:
+    """Settings as a TOML text, values first, tables last, with a comment where `docs` has one."""
+    lines, tables = [], []
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            tables.append(f"\n[{name}]\n" + toml({k: _inline(v) for k, v in value.items()}))
+        else:
+            note = f"  # {docs[name]}" if docs and docs.get(name) else ""
+            lines.append(f"{name} = {_literal(value)}{note}\n")
+    return "".join(lines + tables)
+
+
+class _Raw(str):
+    pass
+
+
+def _inline(value: Any) -> Any:
+    return _Raw(_literal(value)) if isinstance(value, Mapping) else value
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, _Raw):
+        return value
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_literal(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,87 @@
+"""What a run gives back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstill.experiment.metrics import rounds_to
+from fedstill.experiment.rundir import RunDir
+
+METRICS = ("amp", "fm", "wlp", "accuracy")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run's experiment and its metrics, round by round."""
+
+    experiment: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    run_dir: Path | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def read(cls, path: Path) -> "Result":
+        """The result of a run so far, from its folder."""
+        run = RunDir.open(path)
+        rows = run.rows()
+        return cls(run.read("experiment.json"), rows, path, sum(sum(r["seconds"].values()) for r in rows))
+
+    @property
+    def models(self) -> list[str]:
+        """The models the run reports."""
+        return list(self._evaluated[-1]["models"]) if self._evaluated else []
+
+    @property
+    def _evaluated(self) -> list[Mapping[str, Any]]:
+        return [row for row in self.rows if row.get("models")]
+
+    def curve(self, model: str, metric: str) -> list[float | None]:
+        """A metric of a model over the rounds that were evaluated."""
+        return [row["models"].get(model, {}).get(metric) for row in self._evaluated]
+
+    def last(self, model: str) -> Mapping[str, Any]:
+        """A model's metrics in the last evaluated round."""
+        return self._evaluated[-1]["models"][model]  # type: ignore[no-any-return]
+
+    def best(self, model: str) -> Mapping[str, Any]:
+        """A model's metrics in the round with its best AMP, with that round."""
+        row = max(self._evaluated, key=lambda r: r["models"][model]["amp"])
+        return {"round": row["round"], **{m: row["models"][model].get(m) for m in METRICS}}
+
+    def rounds_to(self, model: str, metric: str, target: float) -> int | None:
+        """The first round in which the metric reaches the target."""
+        place = rounds_to(self.curve(model, metric), target)
+        return None if place is None else int(self._evaluated[place - 1]["round"])
+
+    def bytes(self) -> dict[str, int]:
+        """Bytes sent down to and up from all clients, over all rounds."""
+        return {way: sum(sum(row["bytes"][way].values()) for row in self.rows) for way in ("down", "up")}
+
+    def bytes_by_field(self) -> dict[str, dict[str, int]]:
+        """Bytes by direction and field of the message, over all rounds."""
+        total: dict[str, dict[str, int]] = {"down": {}, "up": {}}
+        for row in self.rows:
+            for way, fields in row["bytes"].items():
+                for name, count in fields.items():
+                    total[way][name] = total[way].get(name, 0) + count
+        return total
+
+    def summary(self) -> dict[str, Any]:
+        """The result as one JSON document."""
+        found = {
+            "method": self.experiment["method"]["name"],
+            "data": self.experiment["data"],
+            "seed": self.experiment["seed"],
+            "rounds": len(self.rows),
+            "models": {m: {**self.last(m), "best": self.best(m)} for m in self.models},
+            "bytes": self.bytes(),
+            "bytes_by_field": self.bytes_by_field(),
+            "seconds": round(self.seconds, 3),
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+            "experiment": self.experiment,
+        }
+        trust = [{"round": r["round"], **r["identification"]} for r in self.rows if "identification" in r]
+        if trust:
+            found["identification"] = trust
+        return found

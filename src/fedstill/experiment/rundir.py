@@ -1,0 +1,190 @@
+"""A run's folder: its experiment, metrics as they come, checkpoints, and the way back to any of them.
+
+    experiment.json     the full experiment          metrics.jsonl       one line a round, as it ends
+    partition.json      clients × classes, notes     checkpoints/        the last two: server, clients, round
+    versions.json       what it ran with             clients/, slots/    what is kept for each client, a file each
+    result.json         the end                      last_error.txt      why it stopped, if it did
+"""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstill.core import record
+from fedstill.core.errors import FedstillError, RunError, UsageError
+from fedstill.core.shelf import Room, Shelf, reopen
+
+
+@record.record
+class Checkpoint:
+    """All the state there is after a round: the server's, the clients', and which round it was."""
+
+    round: int
+    server: Any
+    clients: Shelf
+
+
+class RunDir:
+    """The files of one run."""
+
+    def __init__(self, path: Path, memory: int = 1024) -> None:
+        self.path = path
+        self.room = Room(path, memory << 20)
+
+    @classmethod
+    def create(cls, path: Path, experiment: Mapping[str, Any], command: str) -> "RunDir":
+        """A new run's folder; an old one is never written over."""
+        if (path / "experiment.json").exists():
+            raise UsageError(f"{path}: holds a run already; resume it, or choose another --name")
+        with _writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            run = cls(path, int(experiment.get("memory", 1024)))
+            run.write("experiment.json", experiment)
+            run.write("versions.json", {**versions(), "command": command})
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDir":
+        """A run that is there already."""
+        if not (path / "experiment.json").exists():
+            raise UsageError(f"{path}: not a run (no experiment.json there)")
+        return cls(path, int(json.loads((path / "experiment.json").read_text()).get("memory", 1024)))
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file, all of it or nothing."""
+        with _writing(self.path):
+            record.write(self.path / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the run, None when it is not there."""
+        file = self.path / name
+        try:
+            return json.loads(file.read_text()) if file.exists() else None
+        except ValueError as error:
+            raise RunError(f"{file}: damaged ({error})") from None
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a round's metrics."""
+        with _writing(self.path), (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rounds' metrics; a line cut off by a crash is left out."""
+        file = self.path / "metrics.jsonl"
+        found = []
+        for line in file.read_text().splitlines() if file.exists() else []:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                break
+        return found
+
+    def checkpoint(self, state: Checkpoint) -> None:
+        """Write a checkpoint; keep it and the one before, and drop what no kept one needs."""
+        with _writing(self.path):
+            data = record.dumps(state)
+            file = self._file(state.round)
+            record.write(file, data)
+            needed = [str(e.file.relative_to(self.path)) for s in shelves(state) for e in s.entries.values() if e.file]
+            self.write(
+                str(file.with_suffix(".json").relative_to(self.path)),
+                {"sha256": hashlib.sha256(data).hexdigest(), "files": needed},
+            )
+        self._sweep()
+
+    def _sweep(self) -> None:
+        kept = self._rounds()[-2:]
+        needed = {name for t in kept for name in (self.read(f"checkpoints/{t:06d}.json") or {"files": []})["files"]}
+        for t in self._rounds()[:-2]:
+            self._file(t).with_suffix(".json").unlink(missing_ok=True)
+            self._file(t).unlink(missing_ok=True)
+        for folder in ("clients", "slots"):
+            for file in (self.path / folder).glob("*.safetensors"):
+                if str(file.relative_to(self.path)) not in needed:
+                    file.unlink()
+
+    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and a note on each that is not."""
+        notes = []
+        for t in reversed(self._rounds()):
+            try:
+                data = self._file(t).read_bytes()
+                side = self.read(f"checkpoints/{t:06d}.json")
+                if side is None or hashlib.sha256(data).hexdigest() != side["sha256"]:
+                    raise FedstillError("its checksum does not match")
+                for name in side["files"]:
+                    record.load(self.path / name)
+                state = record.loads(data, reopen(self.room))
+                assert isinstance(state, Checkpoint)
+                return state, notes
+            except (FedstillError, OSError) as error:
+                notes.append(f"checkpoint of round {t} is damaged ({error}); going back to the one before")
+        return None, notes
+
+    def rewind(self, rounds: int) -> None:
+        """Forget metrics of rounds after this one."""
+        lines = [json.dumps(row) + "\n" for row in self.rows() if row["round"] <= rounds]
+        with _writing(self.path):
+            record.write(self.path / "metrics.jsonl", "".join(lines).encode())
+
+    def _rounds(self) -> list[int]:
+        return sorted(int(f.stem) for f in (self.path / "checkpoints").glob("[0-9]*.safetensors"))
+
+    def _file(self, rounds: int) -> Path:
+        return self.path / "checkpoints" / f"{rounds:06d}.safetensors"
+
+
+def shelves(value: Any) -> Iterator[Shelf]:
+    """All shelves inside a record."""
+    if isinstance(value, Shelf):
+        yield value
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from shelves(getattr(value, name))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from shelves(item)
+
+
+class _writing:
+    """Turns a full disk or a forbidden folder into one line that says what is still there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise RunError(
+                f"{self.path}: cannot write ({error.strerror or error}); what was written before is whole, "
+                f"`fedstill resume {self.path}` goes on from there"
+            ) from error
+
+
+def versions() -> dict[str, Any]:
+    """What decides bits besides the experiment: versions and the machine."""
+    found = {}
+    for name in ("fedstill", "torch", "numpy", "scikit-learn", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return {
+        **found,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads_per_worker": 1,
+    }

@@ -1,0 +1,197 @@
+"""The stage of a run, set from an experiment: who has which data, which model, and which exam."""
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedstill.core import rng
+from fedstill.core.errors import DataError, UsageError
+from fedstill.core.loop import Party
+from fedstill.core.method import Env
+from fedstill.core.shelf import Room
+from fedstill.data import Dataset, Samples, load, load_clients, pool
+from fedstill.data.partition import local_split, matching_test, public_split
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.evaluate import Exam
+from fedstill.models import initial, models
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that exists before the first round."""
+
+    env: Env
+    party: Callable[[int], Party]
+    exam: Exam
+    parts: tuple[np.ndarray[Any, Any], ...]
+    counts: np.ndarray[Any, Any]
+    """Training samples, clients × classes."""
+    class_names: tuple[str, ...]
+    pixels: tuple[int, int]
+    """The images' height and width before they were brought to the model's size."""
+    notes: tuple[str, ...]
+    """What a user should know: samples that were moved, clients without a test …"""
+
+
+def stage(experiment: Experiment, room: Room) -> Stage:
+    """Load, split and assign, from the experiment's seed alone."""
+    dataset, private, owners = _data(experiment)
+    specs = assigned(experiment, dataset)
+    pixels = dataset.train.shape[1:]
+    public = _public(experiment, dataset, private)
+    dataset = dataset.fit(_pixels(specs))
+    if isinstance(experiment.public, str):
+        public_set = load(experiment.public).fit(_pixels(specs)).train
+        if public_set.shape != dataset.train.shape:
+            raise DataError(f"public = {experiment.public!r}: images are {public_set.shape}, the data's {dataset.train.shape}")
+    else:
+        public_set = dataset.train[public] if len(public) else None
+    private = np.setdiff1d(private, public)
+    labels = dataset.train.y.numpy()
+    notes: tuple[str, ...] = ()
+    if owners is None:
+        split = experiment.partition.split(
+            labels[private], experiment.clients, rng.numpy_stream(experiment.seed, "partition")
+        )
+        parts, notes = tuple(private[part] for part in split.parts), split.notes
+    else:
+        parts = owners
+    train, exam = _exam(experiment, dataset, parts)
+    untested = [k for k, local in enumerate(exam.local) if not len(local)]
+    if untested:
+        notes += (f"clients {', '.join(map(str, untested))} have no test samples: left out of FM and WLP",)
+    env = Env(
+        seed=experiment.seed,
+        sizes=tuple(len(part) for part in train),
+        classes=dataset.classes,
+        shape=dataset.train.shape,
+        build=_builder(experiment, specs, dataset),
+        mean=dataset.train.mean,
+        std=dataset.train.std,
+        public=public_set,
+        device=exam.device,
+        room=room,
+    )
+    malicious = set(experiment.malicious_clients)
+
+    def party(client: int) -> Party:
+        attack = experiment.attack.on(experiment.malicious_clients.index(client)) if experiment.attack and client in malicious else None
+        return Party(dataset.train[train[client]], attack)
+
+    counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes)
+
+
+def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], tuple[np.ndarray[Any, Any], ...] | None]:
+    """The data set, the indices that are to be split, and who owns them where clients brought their own."""
+    data = experiment.data
+    if isinstance(data, list):
+        dataset, split = pool(load_clients(data))
+        return dataset, np.arange(len(dataset.train)), split.parts
+    dataset = data if isinstance(data, Dataset) else load(data)
+    if experiment.samples:
+        stream = rng.numpy_stream(experiment.seed, "subset")
+        dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
+    return dataset, np.arange(len(dataset.train)), None
+
+
+def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Indices of the training samples that become the public set."""
+    if experiment.public is None or isinstance(experiment.public, str):
+        return np.empty(0, np.int64)
+    if not 0 < float(experiment.public) < 1:
+        raise UsageError(f"public = {experiment.public}: must be a share > 0 and < 1, or a data set")
+    stream = rng.numpy_stream(experiment.seed, "public")
+    return public_split(dataset.train.y.numpy(), stream, float(experiment.public))[0]
+
+
+def _exam(
+    experiment: Experiment, dataset: Dataset, parts: tuple[np.ndarray[Any, Any], ...]
+) -> tuple[tuple[np.ndarray[Any, Any], ...], Exam]:
+    """Every client's training samples, and the exam: local tests, and the global test where there is one."""
+    device = device_of(experiment.device)
+    labels = dataset.train.y.numpy()
+    tests = dataset.test
+    stream = rng.numpy_stream(experiment.seed, "local test")
+    if experiment.local_test:
+        parts, held = local_split(parts, stream, experiment.local_test)
+        edges = np.cumsum([0, *(len(index) for index in held)])
+        local = tuple(torch.arange(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
+        pool = dataset.train[np.concatenate(held)]
+        whole = None if tests is None else torch.arange(len(pool), len(pool) + len(tests))
+        pool = pool if tests is None else Samples.concat([pool, tests])
+    else:
+        if tests is None:
+            raise UsageError(f"local_test = 0: {dataset.name} has no test part; keep a share of each client's samples")
+        counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
+        local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
+        pool, whole = tests, torch.arange(len(tests))
+    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1)
+
+
+def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
+    """The model of every client, and last the server's.
+
+    Fewer names than clients are shared out in groups: pairs first, then one each (FedTKD's table 1).
+    """
+    names = experiment.models
+    if not names:
+        only = experiment.model
+        if isinstance(only, str) and only == "auto":
+            only = "mlp" if dataset.train.shape[1] < 28 else "lenet5"
+        return (*[only] * experiment.clients, experiment.server_model or only)
+    count, clients = len(names), experiment.clients
+    if clients <= 2 * count:
+        place = [k * count // clients for k in range(clients)]
+    else:
+        place = [k // 2 if k < 2 * count else k % count for k in range(clients)]
+    own = list(names) if count == clients else [names[i] for i in place]
+    return (*own, experiment.server_model or own[0])
+
+
+def _pixels(specs: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """The image sides that all these models take."""
+    asked = [set(models[s].pixels) for s in set(filter(_named, specs)) if getattr(models[s], "pixels", None)]
+    return tuple(sorted(set.intersection(*asked))) if asked else None
+
+
+def _named(spec: Any) -> bool:
+    return isinstance(spec, str) and ":" not in spec
+
+
+def _builder(
+    experiment: Experiment, specs: tuple[Any, ...], dataset: Dataset
+) -> Callable[[int | None, int | None], nn.Module]:
+    prototypes: dict[int, nn.Module] = {}
+    first = {id(spec) if not isinstance(spec, str) else spec: i for i, spec in reversed(list(enumerate(specs)))}
+
+    def build(client: int | None, seed: int | None) -> nn.Module:
+        spec = specs[-1 if client is None else client]
+        if seed is not None:
+            return initial(spec, dataset.train.shape, dataset.classes, seed)
+        place = first[spec if isinstance(spec, str) else id(spec)]
+        if place not in prototypes:
+            prototypes[place] = initial(spec, dataset.train.shape, dataset.classes, 0)
+        return copy.deepcopy(prototypes[place])
+
+    for place in first.values():  # a model that does not fit the data is named before anything runs
+        build(place if place < experiment.clients else None, None)
+    return build
+
+
+def device_of(name: str) -> torch.device:
+    """A torch device by name; `auto` takes an accelerator where there is one."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
+    if name not in there:
+        raise UsageError(f"device = {name!r}: must be one of auto, cpu, cuda, mps")
+    if not there[name]:
+        raise UsageError(f"device = {name!r}: not available on this machine")
+    return torch.device(name)

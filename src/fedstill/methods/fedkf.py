@@ -1,0 +1,162 @@
+"""FedKF: every client's last model counts in the teacher, and each client distils it without data.
+
+Zhou, Lei, Yang, Shi, Zhang, Shi: Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge
+Fusion Approach. IEEE Internet of Things Journal.
+Equation numbers are the paper's; the method page lists every choice and deviation.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.record import State, record
+from fedstill.core.value import setting
+from fedstill.data.samples import Samples
+from fedstill.methods.fedavg import Global
+from fedstill.models import build_generator
+from fedstill.parts.gather import Gather, Remember, Update, average
+from fedstill.parts.learner import Learner, LocalTraining, Memory, frozen
+from fedstill.parts.losses import activation, class_entropy, cross_entropy, kl, one_hot
+
+
+@record
+class Teaching:
+    """What goes down: w, and the teacher ŵ (None: w itself is the teacher, FedKF−)."""
+
+    weights: State
+    teacher: State | None
+
+
+@record
+class Imagination:
+    """What stays on a client: its generator θ_k with the state of its Adam, and what the gather keeps."""
+
+    generator: State
+    memory: Memory
+    kept: Any
+
+
+@dataclass(frozen=True)
+class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Update]):
+    """Algorithm 1; `FedKF` and `FedKFMinus` differ only in who teaches."""
+
+    paper = "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
+    gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
+    lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
+    lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
+    generator: str = setting("light", doc="light, dafl or dcgan; none: plain noise images")
+    channels: int | None = setting(None, ge=1, doc="width of the light generator")
+    noise: int = setting(100, ge=1, doc="length of z")
+    generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator (β)")
+    profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")
+    gather: Gather = setting(Remember(), doc="keeps the overall-clients aggregate ŵ (T1)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.profile == "authors" and isinstance(self.gather, Remember):
+            object.__setattr__(self, "gather", replace(self.gather, start="seen"))
+
+    def init_server(self, env: Env) -> Global:
+        """w⁰; all slots hold it (line 2)."""
+        weights = env.initial()
+        return Global(weights, self.gather.init(env, weights))
+
+    def init_client(self, env: Env) -> Imagination:
+        """θ_k ← θ, the same for all (line 2)."""
+        return Imagination(dict(self.make_generator(env).state_dict()), {}, None)
+
+    def make_generator(self, env: Env) -> nn.Module:
+        """g with the initial θ."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(env.at(0).key("generator"))
+            return build_generator(self.generator, env.shape, self.noise, env.mean, env.std, self.channels)
+
+    def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
+        """w ← average over the active (line 9); slots and ŵ in the gather (lines 7, 10)."""
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        return Global(average(kept) if kept else server.weights, memory)
+
+    def client(self, env: Env, state: Imagination, down: Teaching, data: Samples) -> tuple[Imagination, Update]:
+        """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
+        student = self.learner(env, env.module(down.weights))
+        teacher = frozen(env.module(down.teacher or down.weights))
+        generator = self.make_generator(env).to(env.device)
+        generator.load_state_dict(state.generator)
+        artist = Learner(generator.train(), torch.optim.Adam(generator.parameters(), lr=self.generator_lr))
+        artist.recall(state.memory)
+        plain = self.profile == "authors" and env.round == 0
+        stream = env.stream("noise")
+        for x, y in self.pace(env).batches(env, data, student.module):
+            if plain or not self.gamma:
+                student.step(cross_entropy(student(x), y))
+                continue
+            z = torch.randn(self.batch, self.noise, generator=stream).to(env.device)
+            imagined = artist(z)
+            features = teacher.features(imagined)  # type: ignore[operator]
+            wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
+            artist.step(self.generator_loss(env, wisdom, features, student, imagined))
+            student.step(self.student_loss(student.module, x, y, imagined.detach(), wisdom.detach()))
+        kept, upload = self.gather.outgoing(env, state.kept, student.weights)
+        return Imagination(artist.weights, artist.memory, kept), upload
+
+    def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
+        """(5) L_G = L_IE + λ₁ L_OH + λ₂ L_A on the teacher's view of the imagined batch."""
+        entropy = class_entropy(wisdom)
+        if self.profile == "authors":
+            entropy = 1 + entropy / math.log(env.classes)
+        loss = entropy + self.lambda1 * one_hot(wisdom) + self.lambda2 * activation(features)
+        if self.profile == "authors" and env.shape[0] == 3:  # also look for what the student does not know yet
+            loss = loss - self.gamma * kl(wisdom, student(imagined))
+        return loss
+
+    def student_loss(self, module: nn.Module, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor) -> Tensor:
+        """(8) L = L_CE + γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+            real, fancied = module(x), module(imagined)
+        else:  # nothing in the module mixes samples: one pass serves both
+            real, fancied = module(torch.cat([x, imagined])).split([len(x), len(imagined)])
+        return cross_entropy(real, y) + self.gamma * kl(wisdom, fancied)
+
+    def pace(self, env: Env) -> "KnowledgeFusion":
+        """The authors give every client the same number of steps; the paper gives it E epochs of its own data."""
+        if self.profile == "paper":
+            return self
+        steps = self.epochs * max(1, sum(env.sizes) // (env.clients * self.batch))
+        return replace(self, local_steps=steps)
+
+    def template(self, env: Env) -> Update:
+        """Weights of the global model's form."""
+        return self.gather.outgoing(env, None, env.form())[1]
+
+    def models(self, env: Env, server: Global) -> Mapping[str, State]:
+        """`active` (ACA) and `overall` (OCA)."""
+        return {"active": server.weights, **self.gather.models(env, server.memory)}
+
+    def facts(self, env: Env, server: Global) -> Mapping[str, Any]:
+        """What the gather reports."""
+        return self.gather.facts(env, server.memory)
+
+
+@methods.register("fedkf")
+@dataclass(frozen=True)
+class FedKF(KnowledgeFusion):
+    """The overall-clients aggregate ŵ teaches; w and ŵ go down."""
+
+    def download(self, env: Env, server: Global) -> Teaching:
+        """w and ŵ (line 6)."""
+        return Teaching(server.weights, self.gather.models(env, server.memory).get("overall"))
+
+
+@methods.register("fedkf-minus")
+@dataclass(frozen=True)
+class FedKFMinus(KnowledgeFusion):
+    """The active model w teaches: no extra download."""
+
+    def download(self, env: Env, server: Global) -> Teaching:
+        """w alone."""
+        return Teaching(server.weights, None)

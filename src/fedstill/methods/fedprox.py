@@ -1,0 +1,37 @@
+"""FedProx: FedAvg with a leash, μ/2 ‖w − w_t‖², that keeps local models near the global one.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedstill.core.method import Env, methods
+from fedstill.core.value import setting
+from fedstill.data.samples import Samples
+from fedstill.methods.fedavg import Averaging, Broadcast
+from fedstill.parts.gather import Update
+from fedstill.parts.losses import cross_entropy
+
+
+@methods.register("fedprox")
+@dataclass(frozen=True)
+class FedProx(Averaging):
+    """Cross-entropy plus μ/2 ‖w − w_t‖²; μ = 0 is FedAvg."""
+
+    paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+    mu: float = setting(0.001, ge=0, doc="strength of the proximal term (μ)")
+
+    def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:
+        """E epochs of SGD; the gradient of the proximal term is μ (w − w_t)."""
+        learner = self.learner(env, env.module(down.weights))
+        anchor = [p.detach().clone() for p in learner.parameters]
+        for x, y in self.batches(env, data, learner.module):
+            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
+            if self.mu:
+                drift = torch._foreach_sub(learner.parameters, anchor)
+                torch._foreach_add_(gradients, drift, alpha=self.mu)
+            learner.apply(gradients)
+        return self.gather.outgoing(env, state, learner.weights)

@@ -1,0 +1,164 @@
+"""Generators of images from noise, for distillation without data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedstill.core.errors import UsageError
+from fedstill.models.classifier import Shape, arrange
+from fedstill.models.registry import generators
+from fedstill.models.weights import he_normal
+
+
+def build_generator(
+    name: str, shape: Shape, noise: int, mean: Sequence[float], std: Sequence[float], channels: int | None = None
+) -> "ImageGenerator":
+    """The generator registered as `name`: `noise` numbers in, images of `shape` out, normalised by mean and std."""
+    make = generators[name]
+    try:
+        generator: ImageGenerator = make(shape, noise, mean, std, channels)
+    except UsageError as problem:
+        raise UsageError(f"generator = {name!r}: {problem}") from problem
+    return generator
+
+
+class ImageGenerator(nn.Module, ABC):
+    """Noise (batch, noise) to images (batch, *shape) that a classifier takes for the data set's."""
+
+    channels: ClassVar[int]
+    """Its usual width."""
+
+    def __init__(
+        self, shape: Shape, noise: int, mean: Sequence[float], std: Sequence[float], channels: int | None = None
+    ) -> None:
+        super().__init__()
+        if any(side % 4 for side in shape[1:]):
+            raise UsageError(f"makes images whose sides are multiples of 4, data have {shape[1]} × {shape[2]}")
+        if not len(mean) == len(std) == shape[0]:
+            raise UsageError(f"needs one mean and std for each of {shape[0]} channels, got {len(mean)} and {len(std)}")
+        self.noise = noise
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.body = nn.Sequential(*self.layers(shape, noise, channels or self.channels))
+
+    @abstractmethod
+    def layers(self, shape: Shape, noise: int, channels: int) -> list[nn.Module]:
+        """The layers up to the sigmoid."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The images of the noise z: 0 … 1 by a sigmoid, then normalised as the data are."""
+        images: Tensor = (torch.sigmoid(self.body(z)) - self.mean) / self.std
+        return images
+
+
+class Project(nn.Module):
+    """A linear layer from noise to a small image of many channels, which fixes the layout of what follows (final)."""
+
+    def __init__(self, noise: int, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        self.small = (channels, height, width)
+        self.linear = nn.Linear(noise, channels * height * width)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The small images of the noise z."""
+        return arrange(self.linear(z).unflatten(1, self.small), torch.channels_last)
+
+
+def normalise(channels: int) -> list[nn.Module]:
+    """BatchNorm with DAFL's eps .8, and LeakyReLU."""
+    return [nn.BatchNorm2d(channels, eps=0.8), nn.LeakyReLU(0.2)]
+
+
+MERGE_SIDE = torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+"""(a, b, c) to (c, b+c, a+b, a)."""
+MERGE = torch.kron(MERGE_SIDE, MERGE_SIDE).T.contiguous()
+"""The same along both sides: nine taps to sixteen."""
+
+
+class UpsampledConv2d(nn.Conv2d):
+    """A 3×3 convolution of the image enlarged twice (nearest neighbour), in 4/9 of the multiply-adds (final).
+
+    Of the nine taps on the enlarged image several fall on the same pixel, so their weights can be added first. Along
+    one side, with taps a b c, output 2i is a·x[i−1] + (b+c)·x[i] and output 2i+1 is (a+b)·x[i] + c·x[i+1]: a transposed
+    convolution of stride 2 with kernel (c, b+c, a+b, a), the borders included. The parameters stay the 3×3 kernel.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The convolution of the enlarged image."""
+        kernel = (self.weight.flatten(2) @ MERGE.to(self.weight)).unflatten(2, (4, 4)).transpose(0, 1)
+        return F.conv_transpose2d(input, kernel, self.bias, stride=2, padding=1)
+
+
+@generators.register("dafl")
+class Dafl(ImageGenerator):
+    """DAFL's generator (Chen et al., 2019) as FedKF's authors use it: two upsampled convolutions and a last one."""
+
+    channels = 128
+
+    def layers(self, shape: Shape, noise: int, channels: int) -> list[nn.Module]:
+        """A quarter of the size, doubled twice, at `channels` and then half of them."""
+        colours, height, width = shape
+        half = channels // 2
+        layers = [
+            Project(noise, channels, height // 4, width // 4),
+            nn.BatchNorm2d(channels),
+            UpsampledConv2d(channels, channels),
+            *normalise(channels),
+            UpsampledConv2d(channels, half),
+            *normalise(half),
+            nn.Conv2d(half, colours, 3, padding=1),
+        ]
+        he_normal(nn.Sequential(*layers))
+        return layers
+
+
+@generators.register("light")
+class Light(ImageGenerator):
+    """Two transposed convolutions of 4×4: with 64 channels 1/23 of dafl's multiply-adds, with 16 1/267."""
+
+    channels = 64
+
+    def layers(self, shape: Shape, noise: int, channels: int) -> list[nn.Module]:
+        """A quarter of the size, doubled twice."""
+        colours, height, width = shape
+        return [
+            Project(noise, channels, height // 4, width // 4),
+            nn.BatchNorm2d(channels),
+            nn.ConvTranspose2d(channels, channels, 4, stride=2, padding=1),
+            *normalise(channels),
+            nn.ConvTranspose2d(channels, colours, 4, stride=2, padding=1),
+        ]
+
+
+@generators.register("dcgan")
+class Dcgan(ImageGenerator):
+    """DCGAN's generator (Radford et al., 2016), begun as near to 4×4 as halving leads; `channels` in its last layer."""
+
+    channels = 128
+
+    def layers(self, shape: Shape, noise: int, channels: int) -> list[nn.Module]:
+        """Transposed convolutions of 4×4, each with twice the size and half the channels of the one before."""
+        colours, height, width = shape
+        doublings = 0
+        while min(height, width) > 4 and height % 2 == width % 2 == 0:
+            height, width, doublings = height // 2, width // 2, doublings + 1
+        channels *= 2 ** (doublings - 1)
+        layers = [Project(noise, channels, height, width), nn.BatchNorm2d(channels), nn.ReLU()]
+        for _ in range(doublings - 1):
+            layers += [nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(channels // 2), nn.ReLU()]
+            channels //= 2
+        layers.append(nn.ConvTranspose2d(channels, colours, 4, stride=2, padding=1))
+        for layer in layers:
+            if isinstance(layer, nn.ConvTranspose2d | nn.Linear):
+                nn.init.normal_(layer.weight, 0, 0.02)
+            elif isinstance(layer, nn.BatchNorm2d):
+                nn.init.normal_(layer.weight, 1, 0.02)
+        return layers

@@ -1,0 +1,1 @@
+"""What methods are composed of: learners, losses, gathers, attacks."""

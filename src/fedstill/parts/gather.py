@@ -1,0 +1,200 @@
+"""Gathers: what the server does with the replies before the method uses them.
+
+Replies in, replies out, with a state of its own: `Everyone` passes them on, `Remember` (FedKF's T1) also keeps every
+client's last model and from them the overall-clients aggregate, a robust rule leaves some out. `Chain` composes them.
+Weight gathers read `upload.weights`, logit gathers `upload.logits`; a method cannot tell which gather it has.
+"""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedstill.core.method import Env, Reply
+from fedstill.core.record import Carries, State, carries, record
+from fedstill.core.registry import Registry
+from fedstill.core.shelf import Shelf
+from fedstill.core.value import Value, setting
+
+
+@record
+class Update:
+    """What a client of a weight-averaging method sends."""
+
+    weights: State = carries(Carries.WEIGHTS)
+
+
+@record
+class Changed:
+    """What it sends when the overall aggregate is kept without slots on the server."""
+
+    weights: State = carries(Carries.WEIGHTS)
+    change: State = carries(Carries.CHANGE)
+    version: int = carries(Carries.VERSION)
+
+
+@record
+class LastUpload:
+    """What a client keeps when the server keeps no slot for it: its last uploaded weights."""
+
+    weights: State
+    version: int
+
+
+@dataclass(frozen=True)
+class Gather(Value, ABC):
+    """Base of all gathers: passes every reply on and keeps nothing."""
+
+    def init(self, env: Env, weights: State | None) -> Any:
+        """The gather's state before the first round; `weights` are the initial global weights, if any travel."""
+        return None
+
+    def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:
+        """The next state, and the replies the method is to use."""
+        return state, list(replies)
+
+    def models(self, env: Env, state: Any) -> Mapping[str, State]:
+        """Global models that come from the gather's state."""
+        return {}
+
+    def facts(self, env: Env, state: Any) -> Mapping[str, Any]:
+        """What to report of this round."""
+        return {}
+
+    def outgoing(self, env: Env, kept: Any, weights: State) -> tuple[Any, Any]:
+        """The client's half: what it keeps, and the upload made from its trained weights."""
+        return kept, Update(weights)
+
+
+gathers: Registry[Gather] = Registry("gather", Gather)
+
+
+@gathers.register("everyone")
+@dataclass(frozen=True)
+class Everyone(Gather):
+    """Every reply counts, none is remembered."""
+
+
+@record
+class Overall:
+    """`Remember`'s state: the sum over all clients of n_k times the last model, and those last models."""
+
+    total: State
+    samples: float
+    initial: State
+    slots: Shelf
+    versions: Mapping[int, int]
+    replaced: int
+    drift: float
+
+
+@gathers.register("remember")
+@dataclass(frozen=True)
+class Remember(Gather):
+    """T1 of FedKF: every client's last model counts, active or not; the aggregate is reported as `overall`.
+
+    One slot a client, w⁰ until it was first active; ŵ = Σ_k n_k slot_k / Σ_k n_k. The float64 sum is kept and one term
+    replaced per reply, so a round costs the same for 20 clients and for 10,000; after as many replacements as there
+    are slots the sum is made anew and the drift reported, which keeps the cost per reply constant.
+    """
+
+    slots: Literal["server", "client"] = setting(
+        "server", doc="client: each client remembers its own last upload and sends the change; the server needs sums only"
+    )
+    start: Literal["initial", "seen"] = setting(
+        "initial", doc="clients not seen yet count with the initial weights, or (seen) not at all"
+    )
+
+    def init(self, env: Env, weights: State | None) -> Overall:
+        """All slots hold w⁰."""
+        assert weights is not None, "Remember needs a method that averages weights"
+        samples = float(sum(env.sizes)) if self.start == "initial" else 0.0
+        total = {name: tensor.double() * samples for name, tensor in weights.items()}
+        return Overall(total, samples, weights, env.shelf("slots"), {}, 0, 0.0)
+
+    def gather(self, env: Env, state: Overall, replies: Sequence[Reply[Any]]) -> tuple[Overall, list[Reply[Any]]]:
+        """Replace the terms of the clients that answered."""
+        if self.slots == "client":
+            replies = [r for r in replies if r.upload.version == state.versions.get(r.client, 0)]
+        total, samples = dict(state.total), state.samples
+        for reply in replies:
+            old = self._slot(state, reply)
+            if old is None:
+                samples += reply.samples
+            for name, change in self._change(reply.upload, old).items():
+                total[name] = total[name] + reply.samples * change
+        state = replace(state, total=total, samples=samples, replaced=state.replaced + len(replies))
+        if self.slots == "client":
+            counted = {r.client: r.upload.version + 1 for r in replies}
+            return replace(state, versions={**state.versions, **counted}), list(replies)
+        state = replace(state, slots=state.slots.put(env.round, {r.client: r.upload.weights for r in replies}))
+        return self._refresh(env, state), list(replies)
+
+    def _slot(self, state: Overall, reply: Reply[Any]) -> State | None:
+        """What the client counts with so far; None if it does not count yet."""
+        if self.start == "seen" and reply.client not in state.slots and reply.client not in state.versions:
+            return None
+        return state.slots.get(reply.client, state.initial)
+
+    def _change(self, upload: Any, old: State | None) -> Mapping[str, Tensor]:
+        """w_k − slot_k in float64; the whole of w_k where there was no slot."""
+        if self.slots == "client" and old is not None:
+            return {name: change.double() for name, change in upload.change.items()}
+        return {n: t.double() - (0.0 if old is None else old[n].double()) for n, t in upload.weights.items()}
+
+    def _refresh(self, env: Env, state: Overall) -> Overall:
+        """Make the sum anew once every slot could have been replaced since the last time."""
+        if state.replaced <= max(len(state.slots), 100):
+            return state
+        total = self.recompute(env, state)
+        drift = max(float((total[n] - state.total[n]).abs().max()) for n in total) / max(state.samples, 1.0)
+        return replace(state, total=total, replaced=0, drift=drift)
+
+    def recompute(self, env: Env, state: Overall) -> State:
+        """The sum, term by term over all clients."""
+        unseen = state.samples - sum(env.sizes[k] for k in state.slots)
+        total = {name: tensor.double() * unseen for name, tensor in state.initial.items()}
+        for client in state.slots:
+            for name, tensor in state.slots[client].items():
+                total[name] += env.sizes[client] * tensor.double()
+        return total
+
+    def models(self, env: Env, state: Overall) -> Mapping[str, State]:
+        """ŵ, the overall-clients aggregate."""
+        if not state.samples:
+            return {"overall": state.initial}
+        return {"overall": {n: _as(t / state.samples, state.initial[n]) for n, t in state.total.items()}}
+
+    def facts(self, env: Env, state: Overall) -> Mapping[str, Any]:
+        """How far the running sum had drifted when it was last made anew."""
+        return {"overall_drift": state.drift}
+
+    def outgoing(self, env: Env, kept: LastUpload | None, weights: State) -> tuple[LastUpload | None, Any]:
+        """Without slots on the server, the client sends how its weights changed since its last upload."""
+        if self.slots == "server":
+            return kept, Update(weights)
+        last = kept or LastUpload(env.initial(), 0)
+        change = {name: tensor.double() - last.weights[name].double() for name, tensor in weights.items()}
+        return LastUpload(weights, last.version + 1), Changed(weights, change, last.version)
+
+
+def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> State:
+    """The mean of weights (by shares, or plain), summed in float64; whole-number buffers are rounded."""
+    shares = [1.0] * len(states) if shares is None else shares
+    whole = sum(shares)
+    return {
+        name: _as(sum((s * w[name].double() for s, w in zip(shares, states, strict=True)), torch.zeros(())) / whole, like)
+        for name, like in states[0].items()
+    }
+
+
+def average(replies: Sequence[Reply[Any]]) -> State:
+    """w = Σ n_k w_k / Σ n_k over the replies: the active-clients aggregate."""
+    return mean([r.upload.weights for r in replies], [r.samples for r in replies])
+
+
+def _as(tensor: Tensor, like: Tensor) -> Tensor:
+    return (tensor if like.is_floating_point() else tensor.round()).to(like.dtype)

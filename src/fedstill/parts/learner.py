@@ -1,0 +1,142 @@
+"""Learners: a module and the optimiser that trains it, for the length of one turn.
+
+Inside a turn the module changes in place, which is what PyTorch does fastest; across turns only records travel:
+`Learner.weights` and `Learner.memory` are copies.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.method import Env
+from fedstill.core.record import State
+from fedstill.core.value import Value, setting
+from fedstill.data.samples import Samples, batches
+
+Memory = Mapping[str, Mapping[str, Tensor]]
+"""An optimiser's state: for each parameter (by its place), its named tensors."""
+
+
+class Learner:
+    """A module in training: `step(loss)` makes it better at what the loss says."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.module = module
+        self.optimizer = optimizer
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The module's output."""
+        return self.module(x)  # type: ignore[no-any-return]
+
+    def step(self, loss: Tensor, retain: bool = False) -> None:
+        """One optimiser step down the gradient; no other module's parameters get any."""
+        gradients = torch.autograd.grad(loss, self.parameters, retain_graph=retain, allow_unused=True)
+        self.apply(gradients)
+
+    def apply(self, gradients: tuple[Tensor | None, ...]) -> None:
+        """One optimiser step with these gradients."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+
+    @property
+    def weights(self) -> State:
+        """A copy of the module's parameters and buffers."""
+        return weights_of(self.module)
+
+    @property
+    def memory(self) -> Memory:
+        """A copy of the optimiser's state."""
+        state = self.optimizer.state_dict()["state"]
+        return {
+            str(place): {name: torch.as_tensor(value).detach().cpu().clone() for name, value in entry.items()}
+            for place, entry in state.items()
+        }
+
+    def recall(self, memory: Memory) -> "Learner":
+        """Give the optimiser the state it had."""
+        if memory:
+            blank = self.optimizer.state_dict()
+            state = {int(place): dict(entry) for place, entry in memory.items()}
+            self.optimizer.load_state_dict({**blank, "state": state})
+        return self
+
+
+def weights_of(module: nn.Module) -> State:
+    """A copy of a module's parameters and buffers, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """The module as a teacher: evaluation mode, and no gradient for its own weights (inputs still get theirs)."""
+    return module.eval().requires_grad_(False)
+
+
+Optimizer = Literal["sgd", "adam"]
+
+
+def optimizer_of(
+    name: Optimizer, module: nn.Module, lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
+    """A torch optimiser by name."""
+    if name == "adam":
+        return torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay)
+    return torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+@dataclass(frozen=True)
+class LocalTraining(Value):
+    """How a client trains: fields shared by the methods, and the learner and batches they describe."""
+
+    lr: float = setting(0.01, gt=0, doc="learning rate of the clients")
+    epochs: int = setting(10, ge=1, doc="local epochs in a round (E)")
+    local_steps: int | None = setting(None, ge=1, doc="local steps in a round, instead of epochs")
+    batch: int = setting(64, ge=1, doc="batch size (B)")
+    optimizer: Optimizer = setting("sgd", doc="sgd or adam")
+    momentum: float = setting(0.0, ge=0, lt=1, doc="momentum of sgd")
+    weight_decay: float = setting(0.0, ge=0, doc="L2 penalty")
+    lr_decay: float = setting(1.0, gt=0, le=1, doc="factor on the learning rate after every round")
+
+    def rate(self, env: Env) -> float:
+        """The learning rate in this round."""
+        return self.lr * self.lr_decay**env.round
+
+    def learner(self, env: Env, module: nn.Module) -> Learner:
+        """A learner for a module with this optimiser and rate."""
+        made = optimizer_of(self.optimizer, module.train(), self.rate(env), self.momentum, self.weight_decay)
+        return Learner(module, made)
+
+    def batches(self, env: Env, data: Samples, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+        """Normalised images and labels, batch by batch, for the epochs (or steps) of one turn of this module."""
+        epochs = self.epochs if self.local_steps is None else self.local_steps
+        alone = any(isinstance(part, nn.BatchNorm1d) for part in module.modules())  # cannot take a batch of one
+        index = batches(len(data), self.batch, epochs, env.stream("batches"), drop_single=alone)
+        return loaded(env, data, itertools.islice(index, self.local_steps))
+
+
+def loaded(env: Env, data: Samples, index: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The images and labels at each index, on the run's device; normalised once, not once per epoch."""
+    images, labels = data.images().to(env.device), data.y.to(env.device)
+    for chosen in index:
+        yield images[chosen], labels[chosen]
+
+
+def predict(module: nn.Module, images: Tensor, batch: int = 512) -> Tensor:
+    """The module's logits on many images, in evaluation mode and without gradients."""
+    mode = module.training
+    module.eval()
+    with torch.no_grad():
+        out = torch.cat([module(part) for part in images.split(batch)])
+    module.train(mode)
+    return out
+
+
+def minibatches(env: Env, purpose: str, x: Tensor, *rest: Tensor, size: int, epochs: int = 1) -> Iterator[Any]:
+    """Shuffled batches of aligned tensors."""
+    for chosen in batches(len(x), size, epochs, env.stream(purpose)):
+        yield (x[chosen], *(other[chosen] for other in rest))

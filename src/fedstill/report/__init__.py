@@ -1,0 +1,1 @@
+"""What people look at: the terminal, tables, figures, pages. Computes no metric of its own."""

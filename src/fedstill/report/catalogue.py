@@ -1,0 +1,154 @@
+"""What there is: listings, a method's card, and the examination of this machine; all read from the registries."""
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import fedstill.methods  # noqa: F401 (registers them)
+from fedstill.core.errors import unknown
+from fedstill.core.method import Method, methods
+from fedstill.core.registry import Registry
+from fedstill.core.value import plain
+from fedstill.data import datasets, found, partitions
+from fedstill.experiment.config import Experiment, experiment, toml
+from fedstill.experiment.presets import describe, presets
+from fedstill.models import generators, models
+from fedstill.parts.attacks import attacks
+from fedstill.parts.gather import gathers
+
+KINDS: dict[str, Registry[Any]] = {
+    "methods": methods,
+    "models": models,
+    "data": datasets,
+    "partitions": partitions,
+    "gathers": gathers,
+    "attacks": attacks,
+    "generators": generators,
+}
+
+
+def listing(what: str) -> list[dict[str, str]]:
+    """Name and one line for everything of a kind."""
+    if what == "presets":
+        return [{"name": name, "about": describe(name)} for name in presets()]
+    if what not in KINDS:
+        raise unknown("kind of thing", what, [*KINDS, "presets"])
+    where = dict(found()) if what == "data" else {}
+    rows = []
+    for name in KINDS[what]:
+        thing = KINDS[what][name]
+        about = getattr(thing, "doc", None) or (inspect.getdoc(thing) or "").split("\n")[0]
+        rows.append({"name": name, "about": about})
+        if what == "data":
+            rows[-1]["found"] = where[name] or "not found: see `fedstill doctor`"
+        if what == "methods":
+            rows[-1]["leaves a client"] = ", ".join(dict.fromkeys(thing.leaves_client().values()))
+    return rows
+
+
+def card(name: str) -> dict[str, Any]:
+    """A registered thing: what it is, its settings, and for a method what leaves a client."""
+    for kind, registry in KINDS.items():
+        if name in registry:
+            thing = registry[name]
+            break
+    else:
+        raise unknown("name", name, [n for registry in KINDS.values() for n in registry])
+    found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
+    if hasattr(thing, "__dataclass_fields__"):
+        found["settings"] = [
+            {
+                "name": f.name,
+                "default": None if f.default is MISSING else plain(f.default),
+                "about": f.metadata.get("doc", ""),
+                **f.metadata.get("bounds", {}),
+            }
+            for f in fields(thing)
+            if f.init and (f.metadata or f.default is not MISSING)
+        ]
+    if inspect.isclass(thing) and issubclass(thing, Method):
+        found |= {"paper": thing.paper, "leaves_client": thing.leaves_client(), "needs_public_data": thing.needs_public}
+        found["different_architectures"] = not thing.one_architecture
+    return found
+
+
+def starter(name: str) -> str:
+    """An experiment.toml for a method, every setting with its meaning."""
+    plan = experiment({"method": name}).plain()
+    docs = {f.name: f.metadata.get("doc", "") for f in fields(Experiment)}
+    return f"# fedstill run experiment.toml\n\n{toml(plan, docs)}"
+
+
+def examination() -> dict[str, Any]:
+    """What is installed, how many cores are used, and which data sets were found where."""
+    import torch
+
+    needed = ("fedstill", "torch", "numpy", "scikit-learn", "mlxtend", "safetensors", "typer", "rich", "matplotlib")
+    extras = {"flower": "flwr", "robust": "byzfl", "huggingface": "datasets", "onnx": "onnx", "tensorboard": "tensorboard"}
+    return {
+        "packages": {name: _version(name) for name in needed},
+        "extras": {extra: _version(name) if find_spec(name) else None for extra, name in extras.items()},
+        "cores": os.cpu_count(),
+        "accelerator": "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None,
+        "FEDSTILL_DATA": os.environ.get("FEDSTILL_DATA"),
+        "data": dict(found()),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def show_listing(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print a listing."""
+    table = Table(box=None, pad_edge=False)
+    for name in rows[0] if rows else ["nothing"]:
+        table.add_column(name, no_wrap=name == "name", overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
+
+
+def show_card(found: Mapping[str, Any]) -> None:
+    """Print a card."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{found['name']}[/bold]  {found['about']}\n")
+    if found.get("paper"):
+        console.print(f"paper: {found['paper']}")
+    if "leaves_client" in found:
+        console.print("what leaves a client:")
+        for name, what in found["leaves_client"].items():
+            console.print(f"  {name}: {what}")
+        console.print(f"public data: {'needed' if found['needs_public_data'] else 'not needed'}\n")
+    if found.get("settings"):
+        table = Table(box=None, pad_edge=False)
+        for column in ("setting", "default", "meaning"):
+            table.add_column(column, overflow="fold")
+        for entry in found["settings"]:
+            default = entry["default"]["name"] if isinstance(entry["default"], dict) else entry["default"]
+            table.add_row(entry["name"], str(default), entry["about"])
+        console.print(table)
+
+
+def show_examination(found: Mapping[str, Any]) -> None:
+    """Print the examination."""
+    console = Console(highlight=False)
+    for name, number in found["packages"].items():
+        console.print(f"{name:<14} {number or 'missing'}")
+    for name, number in found["extras"].items():
+        console.print(f"{name:<14} {number or f'not installed (pip install fedstill\\[{name}])'}")
+    console.print(f"{'cores':<14} {found['cores']}: one worker process each, one thread in each")
+    console.print(f"{'accelerator':<14} {found['accelerator'] or 'none'}")
+    console.print(f"{'FEDSTILL_DATA':<14} {found['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
+    for name, where in found["data"].items():
+        console.print(f"  {name:<16} {where or 'not found: put its files under FEDSTILL_DATA, or pip install fedstill\\[huggingface]'}")

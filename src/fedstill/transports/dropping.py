@@ -1,0 +1,30 @@
+"""A transport on which a share of the active clients does not answer: to see how a method bears it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedstill.core import rng
+from fedstill.core.loop import Transport
+from fedstill.core.method import Env, Reply
+from fedstill.core.shelf import Shelf
+
+
+class Dropping:
+    """Passes a round on to another transport, less the clients that drop out of it."""
+
+    def __init__(self, inner: Transport, share: float) -> None:
+        self.inner = inner
+        self.share = share
+
+    @property
+    def states(self) -> Shelf:
+        """The clients' states, kept by the transport inside."""
+        return self.inner.states
+
+    def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
+        """Each active client is lost with probability `share`, by a stream of its own."""
+        lost = {
+            k for k in downs if rng.numpy_stream(env.seed, "drop", env.round, k).random() < self.share
+        }
+        replies = {r.client: r for r in self.inner.exchange(env, {k: d for k, d in downs.items() if k not in lost})}
+        return [replies.get(k) or Reply(k, env.sizes[k], None, error="dropped out") for k in downs]

@@ -1,0 +1,156 @@
+"""Clients take their turns in persistent worker processes, one thread each.
+
+Workers are forked, so data and models are shared with the parent until written. What goes through the pipe is what
+would go over a network: the bytes of records. The client with most samples starts first. A worker that dies is
+replaced and its client tried once more; a worker whose parent is gone ends itself.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from fedstill.core import record
+from fedstill.core.errors import RunError
+from fedstill.core.loop import Party, turn
+from fedstill.core.method import Env, Method, Reply
+from fedstill.core.shelf import Shelf
+from fedstill.transports.inline import describe, longest_first
+
+
+@dataclass
+class Worker:
+    """A process, our end of its pipe, and the client it is busy with."""
+
+    process: Any
+    pipe: Connection
+    client: int | None = None
+
+
+class Processes:
+    """Runs turns in `workers` processes; the same bits as `Inline`."""
+
+    def __init__(
+        self,
+        method: Method[Any, Any, Any, Any],
+        party: Callable[[int], Party],
+        states: Shelf,
+        env: Env,
+        workers: int,
+    ) -> None:
+        self.method = method
+        self.party = party
+        self.states = states
+        self.env = env
+        self.workers = [self._hire() for _ in range(workers)]
+
+    def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
+        """Give every client its turn on the next free worker; replies come in the order of `downs`."""
+        waiting = longest_first(env, downs)
+        tries = dict.fromkeys(downs, 0)
+        replies: dict[int, Reply[Any]] = {}
+        new: dict[int, Any] = {}
+        while len(replies) < len(downs):
+            for worker in self.workers:
+                if worker.client is None and waiting:
+                    self._start(worker, env, waiting.pop(0), downs)
+            busy = {w.pipe: w for w in self.workers if w.client is not None}
+            for pipe in wait(list(busy)):
+                worker = busy[pipe]  # type: ignore[index]
+                client, worker.client = worker.client, None
+                assert client is not None
+                try:
+                    state, replies[client] = self._finish(worker, env, client)
+                    if state is not None:
+                        new[client] = state
+                except (EOFError, ConnectionError):
+                    self._replace(worker)
+                    tries[client] += 1
+                    if tries[client] < 2:
+                        waiting.insert(0, client)
+                    else:
+                        replies[client] = Reply(client, env.sizes[client], None, error="its worker died, twice")
+        self.states = self.states.put(env.round, new) if new else self.states
+        return [replies[k] for k in downs]
+
+    def close(self) -> None:
+        """Stop all workers."""
+        for worker in self.workers:
+            worker.pipe.close()
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join()
+        self.workers = []
+
+    def _hire(self) -> Worker:
+        ours, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_work, args=(theirs, self.method, self.env, self.party), daemon=True)
+        process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    def _replace(self, worker: Worker) -> None:
+        worker.pipe.close()
+        worker.process.kill()
+        worker.process.join()
+        fresh = self._hire()
+        worker.process, worker.pipe = fresh.process, fresh.pipe
+
+    def _start(self, worker: Worker, env: Env, client: int, downs: Mapping[int, Any]) -> None:
+        worker.client = client
+        try:
+            worker.pipe.send_bytes(json.dumps({"round": env.round, "client": client}).encode())
+            worker.pipe.send_bytes(record.dumps((self.states.get(client), downs[client])))
+        except (BrokenPipeError, ConnectionError):
+            pass  # the worker is dead: reading from it will say so
+
+    def _finish(self, worker: Worker, env: Env, client: int) -> tuple[Any, Reply[Any]]:
+        head = json.loads(worker.pipe.recv_bytes())
+        if "error" in head:
+            fault = RunError(f"client {client} failed in round {env.round + 1}: {head['error']}")
+            fault.add_note(head["traceback"])
+            raise fault
+        state, upload = record.loads(worker.pipe.recv_bytes())
+        return state, Reply(client, env.sizes[client], upload, seconds=head["seconds"])
+
+
+def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party: Callable[[int], Party]) -> None:
+    """A worker's life: turns until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            job = json.loads(pipe.recv_bytes())
+            state, down = record.loads(pipe.recv_bytes())
+        except (EOFError, OSError):
+            return
+        here = env.at(job["round"], job["client"])
+        began = time.perf_counter()
+        try:
+            result = turn(method, here, party(job["client"]), state, down)
+            answer = record.dumps(result)
+        except Exception as error:
+            failure = {"error": describe(error), "traceback": traceback.format_exc()}
+            pipe.send_bytes(json.dumps(failure).encode())
+            continue
+        pipe.send_bytes(json.dumps({"seconds": time.perf_counter() - began}).encode())
+        pipe.send_bytes(answer)
+
+
+def _end_with(parent: int) -> None:
+    """Leave as soon as the parent is gone, even in the middle of a turn."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

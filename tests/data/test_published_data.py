@@ -1,0 +1,23 @@
+"""The real data sets, where FEDSTILL_DATA has them; skipped where it is not set."""
+
+import os
+
+import pytest
+
+from fedstill.data import found, load
+
+there = [name for name, where in found() if where and "FEDSTILL_DATA" in os.environ and os.path.exists(where)]
+
+
+@pytest.mark.skipif(not there, reason="FEDSTILL_DATA is not set, or holds no data set")
+@pytest.mark.parametrize("name", there or ["none"])
+def test_a_published_data_set_is_whole_and_its_constants_fit(name):
+    """Every class is there, and a thousand normalised images have mean ≈ 0 and deviation ≈ 1."""
+    data = load(name)
+    assert data.test is not None
+    assert data.train.counts(data.classes).min() > 0
+    assert data.test.counts(data.classes).min() > 0
+    images = data.train[:1000].images()
+    assert abs(images.mean()) < 0.15
+    assert abs(images.std() - 1) < 0.15
+    assert data.fit((32,)).train.shape[1:] == (32, 32)
