@@ -89,7 +89,12 @@ NAN = np.where(np.arange(4)[:, None, None] == 2, np.nan, IMAGES.astype(float))
         ((IMAGES, [0, 1, np.nan, 1]), "own data, train part: label nan of sample 2; must be a whole number ≥ 0"),
         ((IMAGES, list("abab")), "own data, train part: labels are of type <U1; must be whole numbers ≥ 0"),
         ((IMAGES, np.eye(4)), "own data, train part: y has shape (4, 4); must be one class number a sample"),
-        ((IMAGES, LABELS * 0 + 3), "own data: all samples have label 3; at least two classes are needed"),
+        ((IMAGES, LABELS * 0 + 3), "own data: all training samples have label 3; at least two classes are needed"),
+        (
+            (IMAGES, LABELS * 0, IMAGES, LABELS),
+            "own data: all training samples have label 0; at least two classes are needed",
+        ),
+        ((IMAGES, LABELS, IMAGES, LABELS * 5000), "own data: label 5000 is too large; number the classes 0, 1, 2, …"),
         ((IMAGES, LABELS * 5000), "own data: label 5000 is too large; number the classes 0, 1, 2, …"),
         (
             (IMAGES, LABELS, IMAGES[:, 1:], LABELS),
@@ -161,7 +166,7 @@ def test_pool_gives_each_client_its_own_again():
             "client 1: images are uint8 1×5×5, those of client 0 uint8 1×6×5; they must agree",
         ),
         ([(IMAGES, LABELS), (NAN, LABELS)], "client 1: x has NaN or infinite values, first in image 2"),
-        ([(IMAGES, LABELS * 0)], "clients: all samples have label 0; at least two classes are needed"),
+        ([(IMAGES, LABELS * 0)], "clients: all training samples have label 0; at least two classes are needed"),
     ],
 )
 def test_wrong_clients_are_told_in_one_line(clients, line):

@@ -225,8 +225,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(home, tmp_path):
     bad = home / "cifar-10-batches-py" / "data_batch_3"
     bad.write_bytes(pickle.dumps({b"data": Bomb(proof)}, protocol=2))
     assert told("cifar10") == (
-        f"{bad}: damaged or cut short, fetch it again "
-        "(holds posix.system, which no data file should: refused)"
+        f"{bad}: damaged or cut short, fetch it again (holds posix.system, which no data file should: refused)"
     )
     assert not proof.exists()
 

@@ -5,7 +5,7 @@
 (1, 28, 28)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def dataset(
         test = samples(f"{where}, test part", arrays["x_test"], arrays["y_test"], lambda _: (train.mean, train.std))
         if (test.shape, test.x.dtype) != (train.shape, train.x.dtype):
             raise DataError(f"{where}: train images are {form(train)}, test images {form(test)}")
-    classes = count_classes(where, [train] if test is None else [train, test])
+    classes = count_classes(where, [train], test)
     if class_names is not None and classes > len(class_names):
         raise DataError(f"{where}: label {classes - 1} found, but {name} has {len(class_names)} classes")
     names = class_names or tuple(map(str, range(classes)))
@@ -68,13 +68,13 @@ def samples(where: str, x: Any, y: Any, norm: Callable[[NDArray[Any]], Norm] = m
     return Samples(torch.from_numpy(pixels), torch.from_numpy(labels), *norm(pixels))
 
 
-def count_classes(where: str, parts: list[Samples]) -> int:
-    """How many classes these samples speak of together: the largest label + 1."""
-    seen = np.unique(np.concatenate([part.y.numpy() for part in parts]))
-    highest = int(seen.max())
+def count_classes(where: str, train: Sequence[Samples], test: Samples | None = None) -> int:
+    """How many classes these samples speak of together: the largest label + 1. Training samples must have two."""
+    seen = np.unique(np.concatenate([part.y.numpy() for part in train]))
     if len(seen) == 1:
-        raise DataError(f"{where}: all samples have label {highest}; at least two classes are needed")
-    if highest >= max(1000, sum(map(len, parts))):
+        raise DataError(f"{where}: all training samples have label {seen[0]}; at least two classes are needed")
+    highest = max(int(seen[-1]), -1 if test is None else int(test.y.max()))
+    if highest >= max(1000, sum(map(len, train))):
         raise DataError(f"{where}: label {highest} is too large; number the classes 0, 1, 2, …")
     return highest + 1
 

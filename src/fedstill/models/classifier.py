@@ -48,7 +48,7 @@ class Network(Classifier):
         self._check(shape)
         self.body, self.head = self.layers(shape, classes)
         self.width = next(layer.in_features for layer in self.head.modules() if isinstance(layer, nn.Linear))
-        self.to(memory_format=self.layout)
+        self.to(memory_format=self.layout)  # type: ignore[call-overload]  # torch's stub lacks it
 
     @abstractmethod
     def layers(self, shape: Shape, classes: int) -> tuple[nn.Module, nn.Module]:
@@ -77,6 +77,6 @@ def arrange(x: Tensor, layout: torch.memory_format) -> Tensor:
     of the weights, and weights that came off a wire or a disk would give other bits than those that stayed.
     """
     if layout is torch.channels_last:
-        _, channels, height, width = x.shape
-        return x.permute(0, 2, 3, 1).flatten(1).unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
+        batch, channels, height, width = x.shape
+        return x.permute(0, 2, 3, 1).flatten(1).view(batch, height, width, channels).permute(0, 3, 1, 2)
     return x.contiguous()

@@ -3,7 +3,9 @@
 Conv-1 is one 3×3 convolution to 16 channels; Conv-2 to Conv-6 are pairs of 3×3 convolutions, each pair followed by a
 2×2 max-pool; then two fully connected layers, the first of which gives the features. The printed table has slips
 (Conv-5 repeats Conv-4, Conv-6 reads "54"); the widths here are those with which its fully connected inputs fit at 32
-pixels. There is no normalisation in the table, and none here.
+pixels. There is no normalisation in the table, and none here; so convolutions start from He's normal weights (ours):
+from PyTorch's default ones eleven layers shrink the image to nothing, and three epochs on 4,000 digits end below 42 %
+instead of above 94 %.
 """
 
 from typing import ClassVar
@@ -13,6 +15,7 @@ from torch import nn
 
 from fedstill.models.classifier import Network, Shape
 from fedstill.models.registry import models
+from fedstill.models.weights import he_normal
 
 Pair = tuple[int, int]
 
@@ -36,7 +39,9 @@ class CNN(Network):
             width = out
         last = 32 // 2 ** len(self.pairs)
         body += [nn.Flatten(), nn.Linear(width * last**2, self.connected), nn.ReLU()]
-        return nn.Sequential(*body), nn.Linear(self.connected, classes)
+        network = nn.Sequential(*body)
+        he_normal(network)
+        return network, nn.Linear(self.connected, classes)
 
 
 @models.register("cnn1")

@@ -31,6 +31,8 @@ class ImageGenerator(nn.Module, ABC):
 
     channels: ClassVar[int]
     """Its usual width."""
+    mean: Tensor
+    std: Tensor
 
     def __init__(
         self, shape: Shape, noise: int, mean: Sequence[float], std: Sequence[float], channels: int | None = None
@@ -65,7 +67,7 @@ class Project(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """The small images of the noise z."""
-        return arrange(self.linear(z).unflatten(1, self.small), torch.channels_last)
+        return arrange(self.linear(z).view(-1, *self.small), torch.channels_last)
 
 
 def normalise(channels: int) -> list[nn.Module]:
@@ -92,8 +94,8 @@ class UpsampledConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The convolution of the enlarged image."""
-        kernel = (self.weight.flatten(2) @ MERGE.to(self.weight)).unflatten(2, (4, 4)).transpose(0, 1)
-        return F.conv_transpose2d(input, kernel, self.bias, stride=2, padding=1)
+        kernel = (self.weight.flatten(2) @ MERGE.to(self.weight)).view(*self.weight.shape[:2], 4, 4)
+        return F.conv_transpose2d(input, kernel.transpose(0, 1), self.bias, stride=2, padding=1)
 
 
 @generators.register("dafl")

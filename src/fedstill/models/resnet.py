@@ -67,13 +67,15 @@ class ResNet(Network):
     def _block(self, inputs: int, width: int, stride: int) -> Residual:
         outputs = width * self.expansion
         if self.expansion == 1:
-            path = [*self._convolution(inputs, width, 3, stride), nn.ReLU(inplace=True), *self._convolution(width, width, 3)]
+            plan = [(inputs, width, 3, stride), (width, width, 3, 1)]
         else:
-            path = [*self._convolution(inputs, width, 1), nn.ReLU(inplace=True)]
-            path += [*self._convolution(width, width, 3, stride), nn.ReLU(inplace=True), *self._convolution(width, outputs, 1)]
+            plan = [(inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1)]
+        path: list[nn.Module] = []
+        for row in plan:
+            path += [*self._convolution(*row), nn.ReLU(inplace=True)]
         same = stride == 1 and inputs == outputs
         shortcut = [nn.Identity()] if same else self._convolution(inputs, outputs, 1, stride)
-        return Residual(nn.Sequential(*path), nn.Sequential(*shortcut))
+        return Residual(nn.Sequential(*path[:-1]), nn.Sequential(*shortcut))
 
     def _convolution(self, inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
         norm = nn.BatchNorm2d(outputs) if self.batch_norm else nn.GroupNorm(outputs, outputs)

@@ -123,7 +123,8 @@ def loaded(env: Env, data: Samples, index: Iterator[Tensor]) -> Iterator[tuple[T
     """The images and labels at each index, on the run's device; normalised once, not once per epoch."""
     images, labels = data.images().to(env.device), data.y.to(env.device)
     for chosen in index:
-        yield images[chosen], labels[chosen]
+        at = chosen.to(env.device)
+        yield images.index_select(0, at), labels.index_select(0, at)
 
 
 def predict(module: nn.Module, images: Tensor, batch: int = 512) -> Tensor:

@@ -2,9 +2,20 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, softmax
+from torch.nn.functional import cosine_similarity, cross_entropy, huber_loss, log_softmax, softmax, softplus
 
-__all__ = ["activation", "class_entropy", "cross_entropy", "kl", "one_hot"]
+__all__ = [
+    "activation",
+    "class_entropy",
+    "contrast",
+    "cross_entropy",
+    "decaying",
+    "entropy_weight",
+    "kl",
+    "one_hot",
+    "relational",
+    "relations",
+]
 
 
 def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
@@ -32,3 +43,56 @@ def class_entropy(logits: Tensor) -> Tensor:
 def activation(features: Tensor) -> Tensor:
     """L_A (FedKF, 4): minus the mean absolute feature; real samples excite a network more than noise does."""
     return -features.abs().mean()
+
+
+def relations(logits: Tensor, paper_mu: bool = False) -> Tensor:
+    """ψ_D (FedRAD, 7): Euclidean distances of all pairs of a batch, divided by their mean μ.
+
+    One entry for each unordered pair. `paper_mu` divides the sum over the B(B−1) ordered pairs by B², as written.
+
+    >>> relations(torch.tensor([[0.0], [1.0], [3.0]])).tolist()         # distances 1, 3, 2, their mean 2
+    [0.5, 1.5, 1.0]
+    """
+    distances = torch.pdist(logits)  # where two samples agree its gradient is 0, not that of a root at 0
+    share = 1 - 1 / len(logits) if paper_mu else 1.0
+    return distances / (share * distances.mean()).clamp_min(1e-12)
+
+
+def relational(
+    teacher: Tensor, student: Tensor, delta: float = 1.0, paper_mu: bool = False, pairs: str = "mean"
+) -> Tensor:
+    """L_RKD (FedRAD, 8): Huber loss between the relations of two batches of logits; the teacher's are constants.
+
+    The mean over pairs, or with `pairs = "sum"` the sum over the B(B−1) ordered ones; fewer than two samples give 0.
+    Scaling either's logits, or permuting both batches, changes nothing.
+    """
+    if len(student) < 2:
+        return 0.0 * student.sum()
+    loss = huber_loss(relations(student, paper_mu), relations(teacher.detach(), paper_mu), delta=delta)
+    return loss if pairs == "mean" else loss * len(student) * (len(student) - 1)
+
+
+def entropy_weight(logits: Tensor, eta: float = 1.6, temperature: float = 1.0) -> Tensor:
+    """EWAW (FedRAD, 9, 10): λ = η / (e^H + 1) in [0, 1], H the batch's mean prediction entropy; a constant.
+
+    >>> round(entropy_weight(torch.tensor([[99.0, 0.0]])).item(), 4)     # H = 0
+    0.8
+    """
+    logp = log_softmax(logits.detach() / temperature, dim=-1)
+    entropy = -(logp.exp() * logp).sum(-1).mean()
+    return (eta / (entropy.exp() + 1)).clamp(0, 1)  # e^H is at most the number of classes
+
+
+def decaying(start: float, decay: float, least: float, round: int) -> float:
+    """EDA (FedRAD): α_t = max(α_min, α_0 · decay^t), t the round from 0.
+
+    >>> [decaying(0.9, 0.5, 0.3, t) for t in range(3)]
+    [0.9, 0.45, 0.3]
+    """
+    return max(least, start * decay**round)
+
+
+def contrast(features: Tensor, near: Tensor, far: Tensor, tau: float = 0.5) -> Tensor:
+    """ℓ_con (MOON, 3): features are to resemble `near` more than `far`; batch mean of log(1 + e^((s_far − s_near)/τ))."""
+    gap = cosine_similarity(features, far, dim=-1) - cosine_similarity(features, near, dim=-1)
+    return softplus(gap / tau).mean()

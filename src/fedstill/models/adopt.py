@@ -1,0 +1,175 @@
+"""A user's own module as a classifier, under its own parameter names.
+
+A trial run finds the features: those the module declares (`features()` and `head`, when head(features(x)) is what it
+gives), else the input of its last linear layer, when that layer's output is the module's (a softmax or log-softmax
+after it may follow, and is left off: logits are logits). A module with neither still classifies.
+"""
+
+import copy
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.errors import UsageError
+from fedstill.models.classifier import Classifier, Shape
+from fedstill.models.weights import seeded
+
+
+def adopt(own: nn.Module, shape: Shape, classes: int, title: str) -> Classifier:
+    """Make `own` a classifier, after a trial on two images; `title` names it in errors."""
+    if isinstance(own, Classifier):
+        trial(copy.deepcopy(own), shape, classes, title)
+        return own
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    probe = copy.deepcopy(own)
+    for name, layer in probe.named_modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_hook(lambda _, inputs, output, name=name: seen.append((name, inputs[0], output)))
+    output = trial(probe, shape, classes, title)
+    declared = _declared(probe, output, shape)
+    if declared is not None:
+        return Declared(own, declared.shape[1])
+    if seen and _same_prediction(seen[-1][2], output):
+        name, features, _ = seen[-1]
+        return Tapped(own, name, features.shape[1])
+    return Opaque(own, title)
+
+
+def trial(model: nn.Module, shape: Shape, classes: int, title: str) -> Tensor:
+    """What the model gives for two images of noise; refuses anything but (2, classes). It is left in eval mode."""
+    try:
+        output = _run(model.eval(), _noise(shape))
+    except Exception as problem:
+        raise UsageError(f"model = {title}: cannot take images of shape {shape}: {one_line(problem)}") from problem
+    if not isinstance(output, Tensor):
+        raise UsageError(f"model = {title}: gives a {type(output).__name__}, must give a tensor of logits")
+    if output.dim() != 2 or len(output) != 2:
+        raise UsageError(f"model = {title}: gives {tuple(output.shape)} for 2 images, must give (2, {classes})")
+    if output.shape[1] != classes:
+        raise UsageError(f"model = {title}: gives {output.shape[1]} outputs, data have {classes} classes")
+    return output
+
+
+def one_line(problem: Exception) -> str:
+    """An exception as one line."""
+    return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
+
+
+def _noise(shape: Shape) -> Tensor:
+    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def _run(call: Any, *inputs: Tensor) -> Any:
+    with seeded(0), torch.no_grad():
+        return call(*inputs)
+
+
+def _declared(probe: nn.Module, output: Tensor, shape: Shape) -> Tensor | None:
+    features, head = getattr(probe, "features", None), getattr(probe, "head", None)
+    if not callable(features) or not isinstance(head, nn.Module):
+        return None
+    try:
+        vectors: Tensor = _run(features, _noise(shape))
+        agree = vectors.dim() == 2 and torch.allclose(_run(head, vectors), output, atol=1e-5)
+    except Exception:  # `features` that mean something else, such as the convolutions of a VGG
+        return None
+    return vectors if agree else None
+
+
+def _same_prediction(logits: Tensor, output: Tensor) -> bool:
+    if logits.shape != output.shape:
+        return False
+    chances = logits.softmax(1)
+    return torch.allclose(output.softmax(1), chances, atol=1e-5) or torch.allclose(output, chances, atol=1e-5)
+
+
+class Adopted(Classifier):
+    """A user's module: this object shares its parameters, buffers and submodules, and so their names.
+
+    A module that calls a part of its own `features` (VGG), `head` or the like cannot have both: its names then begin
+    with "own.".
+    """
+
+    _own: nn.Module
+
+    def __init__(self, own: nn.Module, **declared: Any) -> None:
+        super().__init__()
+        self.training = own.training
+        # The very same dictionaries: what is loaded, moved or swapped (functional_call) in one is so in the other.
+        # And past nn.Module's registration, which would list the head a second time.
+        shared = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        self.__dict__.update({name: own.__dict__[name] for name in shared}, _own=own, **declared)
+        parts = {**own._parameters, **own._buffers, **own._modules}
+        if any(getattr(self, name) is not part for name, part in parts.items()):
+            fresh = nn.Module()
+            fresh.add_module("own", own)
+            self.__dict__.update({name: fresh.__dict__[name] for name in shared})
+
+    def train(self, mode: bool = True) -> "Adopted":
+        """Set the mode of the user's module, by its own train()."""
+        self.training = mode
+        self._own.train(mode)
+        return self
+
+    @abstractmethod
+    def features(self, x: Tensor) -> Tensor:
+        """The feature vectors (batch, width) of the images x."""
+
+
+class Declared(Adopted):
+    """A module with features() and head of its own."""
+
+    def __init__(self, own: nn.Module, width: int) -> None:
+        super().__init__(own, head=own.get_submodule("head"), width=width)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The module's own features."""
+        features: Tensor = self._own.features(x)  # type: ignore[operator]
+        return features
+
+
+class Tapped(Adopted):
+    """A module whose features are what its last linear layer receives."""
+
+    def __init__(self, own: nn.Module, last: str, width: int) -> None:
+        super().__init__(own, head=own.get_submodule(last), width=width)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The input of the last linear layer."""
+        return self._ends(x)[0]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The output of the last linear layer."""
+        return self._ends(x)[1]
+
+    def _ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        ends: list[tuple[Tensor, Tensor]] = []
+        handle = self.head.register_forward_hook(lambda _, inputs, output: ends.append((inputs[0], output)))
+        try:
+            self._own(x)
+        finally:
+            handle.remove()
+        return ends[-1]
+
+
+class Opaque(Adopted):
+    """A module without a feature vector: good for every method that asks for logits only."""
+
+    def __init__(self, own: nn.Module, title: str) -> None:
+        super().__init__(own, _title=title)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Refused: there are none."""
+        raise UsageError(f"model = {self._title}: has no features; end it in nn.Linear or give it features() and head")
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What the module gives."""
+        logits: Tensor = self._own(x)
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("head", "width") and name not in self._modules:
+            return self.features(torch.empty(0))
+        return super().__getattr__(name)

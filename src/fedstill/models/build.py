@@ -1,0 +1,75 @@
+"""From what a user writes after `model =` to a model.
+
+- `"lenet5"`: a registered name;
+- `"package.module:factory"`: a class or function of the user's, called as factory() or factory(shape, classes);
+- `Net`, `make_net`: the same, as objects;
+- `Net()`: a module, which is copied.
+"""
+
+import copy
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from fedstill.core.errors import UsageError
+from fedstill.models.adopt import adopt, one_line
+from fedstill.models.classifier import Classifier, Shape
+from fedstill.models.registry import models
+from fedstill.models.weights import seeded
+
+Spec = str | nn.Module | Callable[..., nn.Module]
+
+
+def initial(spec: Spec, shape: Shape, classes: int, seed: int) -> Classifier:
+    """The model with the weights it starts from: they depend on the seed alone (a module keeps its own)."""
+    with seeded(seed):
+        return build_model(spec, shape, classes)
+
+
+def build_model(spec: Spec, shape: Shape, classes: int) -> Classifier:
+    """The model for images of this shape, its weights drawn from PyTorch's present random state."""
+    if isinstance(spec, nn.Module):
+        return adopt(copy.deepcopy(spec), shape, classes, type(spec).__qualname__)
+    title = getattr(spec, "__qualname__", repr(spec))
+    if isinstance(spec, str) and ":" not in spec:
+        model: Classifier = _called(models[spec], shape, classes, title)
+        return model
+    factory = _imported(spec) if isinstance(spec, str) else spec
+    if not callable(factory):
+        raise UsageError(f"model = {title}: must be a name, 'package.module:factory', a class, a function or a module")
+    return adopt(_called(factory, shape, classes, title), shape, classes, title)
+
+
+def _imported(spec: str) -> Any:
+    path, _, attribute = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
+    try:
+        return getattr(import_module(path), attribute)
+    except AttributeError as problem:
+        raise UsageError(f"model = {spec!r}: cannot import {attribute!r} from {path}: {problem}") from problem
+    except Exception as problem:
+        raise UsageError(f"model = {spec!r}: cannot import {path}: {one_line(problem)}") from problem
+
+
+def _called(factory: Callable[..., Any], shape: Shape, classes: int, title: str) -> Any:
+    """factory() or factory(shape, classes), as it asks."""
+    try:
+        parameters = inspect.signature(factory).parameters
+        named = {name: value for name, value in (("shape", shape), ("classes", classes)) if name in parameters}
+        optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        asks = any(p.default is p.empty and p.kind not in optional for p in parameters.values())
+        module = factory(shape, classes) if asks and not named else factory(**named)
+    except UsageError as problem:
+        raise UsageError(f"model = {title}: {problem}") from problem
+    except Exception as problem:
+        hint = f"cannot be built as factory() or factory(shape, classes): {one_line(problem)}"
+        raise UsageError(f"model = {title}: {hint}") from problem
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"model = {title}: gives a {type(module).__name__}, must give a torch.nn.Module")
+    return module
