@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from fedstill.core.errors import UsageError
-from fedstill.models import build_generator, generators, multiply_adds, seeded
+from fedstill.core.rng import seeded
+from fedstill.models import build_generator, generators, multiply_adds
 from fedstill.models.generator import UpsampledConv2d
 
 torch.set_num_threads(1)
@@ -133,3 +134,8 @@ def test_light_has_64_channels_unless_told() -> None:
 def test_errors_say_what_is_wrong(name: str, shape: tuple[int, int, int], mean: list[float], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         build_generator(name, shape, 10, mean, mean)
+
+
+def test_no_channels_are_not_the_usual_channels() -> None:
+    with pytest.raises(UsageError, match="generator = 'light': noise must be ≥ 1 and channels ≥ 2, got 10 and 0"):
+        build_generator("light", (1, 8, 8), 10, [0.0], [1.0], channels=0)

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-
-import torch
 
 from fedstill.core import rng
 from fedstill.core.method import Env, Method, Reply
@@ -19,8 +18,8 @@ class Attack(Protocol):
     def data(self, env: Env, data: Any) -> Any:
         """The data it trains on."""
 
-    def upload(self, env: Env, upload: Any) -> Any:
-        """What it sends instead."""
+    def upload(self, env: Env, upload: Any, down: Any) -> Any:
+        """What it sends instead; `down` is what it was sent."""
 
 
 @dataclass(frozen=True)
@@ -100,16 +99,21 @@ def admit(
     return good, missing
 
 
-def turn(method: Method[Any, Any, Any, Any], env: Env, party: Party, state: Any, down: Any) -> tuple[Any, Any]:
-    """One client's turn, wherever it runs: `env.at(round, client)`, its data, its state, its download."""
+def turn(
+    method: Method[Any, Any, Any, Any], env: Env, party: Party, state: Any, down: Any, alone: bool = True
+) -> tuple[Any, Any]:
+    """One client's turn, wherever it runs: `env.at(round, client)`, its data, its state, its download.
+
+    Methods draw from `env.stream`. Modules that draw from torch's own stream (dropout) find it keyed too, unless other
+    turns go on in the same process (`alone` is false): then only they are not repeatable.
+    """
     attack = party.attack
     data = party.data if attack is None else attack.data(env, party.data)
-    with torch.random.fork_rng(devices=[]):
-        # For modules that draw from torch's own stream (dropout): methods use env.stream.
-        torch.manual_seed(rng.key(env.seed, "torch", env.round, env.client))
+    own_stream = rng.seeded(rng.key(env.seed, "torch", env.round, env.client)) if alone else nullcontext()
+    with own_stream:
         state = method.init_client(env) if state is None else state
         state, upload = method.client(env, state, down, data)
-    return state, upload if attack is None else attack.upload(env, upload)
+    return state, upload if attack is None else attack.upload(env, upload, down)
 
 
 def _total(messages: Any) -> dict[str, int]:

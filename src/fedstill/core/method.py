@@ -43,6 +43,8 @@ class Env:
     std: tuple[float, ...] = (1.0,)
     public: Any = None
     """The public data set, on every party's machine, for the methods that need one."""
+    public_classes: int | None = None
+    """How many classes the public set has where they are not the data's own; None where they are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     room: Room = field(default_factory=Room)
     round: int = 0
@@ -107,6 +109,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     paper: ClassVar[str] = ""
     """The reference: authors, title, venue, year."""
     needs_public: ClassVar[bool] = False
+    same_classes: ClassVar[bool] = False
+    """True for methods whose public set must be labelled with the data's own classes."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
 
@@ -154,6 +158,11 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     def upload_type(cls) -> type:
         """The record that leaves a client, from the annotation of `client`."""
         return typing.cast(type, typing.get_args(typing.get_type_hints(cls.client)["return"])[1])
+
+    @classmethod
+    def download_type(cls) -> type:
+        """The record that goes down to a client, from the annotation of `download`."""
+        return typing.cast(type, typing.get_type_hints(cls.download)["return"])
 
     @classmethod
     def leaves_client(cls) -> dict[str, str]:

@@ -45,6 +45,7 @@ class Carries(StrEnum):
     LOGITS = "logits on public samples"
     PREDICTIONS = "weighted soft predictions on generated samples"
     CLASS_LOGITS = "mean logits per class"
+    PRESENCE = "which classes it has"
     LABEL_COUNTS = "label counts"
     GENERATOR = "a generator of local data"
     DISCRIMINATOR = "a domain discriminator"

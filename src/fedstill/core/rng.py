@@ -8,6 +8,9 @@ consumer (an attack, say) never shifts the numbers of another.
 """
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -27,3 +30,17 @@ def torch_stream(seed: int, purpose: str, *where: int | None) -> torch.Generator
 def numpy_stream(seed: int, purpose: str, *where: int | None) -> np.random.Generator:
     """A numpy generator for this key."""
     return np.random.default_rng(key(seed, purpose, *where))
+
+
+_torch = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch's own stream (initialisation draws from it) starts at `seed`; afterwards it is as it was.
+
+    One thread at a time, since that stream is the process's.
+    """
+    with _torch, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

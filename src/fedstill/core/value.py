@@ -104,7 +104,16 @@ def build(cls: type[V], settings: Mapping[str, Any]) -> V:
     for name in settings:
         if name not in known:
             raise unknown(f"setting of {cls.__name__}", name, known)
-    return cls(**{name: coerce(name, value, hints[name]) for name, value in settings.items()})
+    defaults = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
+    whole = {name: _completed(value, defaults[name]) for name, value in settings.items()}
+    return cls(**{name: coerce(name, value, hints[name]) for name, value in whole.items()})
+
+
+def _completed(value: Any, default: Any) -> Any:
+    """Settings of a part without its name speak of the default part: `gather.epsilon=0.2`."""
+    if isinstance(default, Value) and isinstance(value, Mapping) and "name" not in value:
+        return {**plain(default), **value}
+    return value
 
 
 def build_named(base: type[V], spec: Any) -> V:
@@ -113,6 +122,8 @@ def build_named(base: type[V], spec: Any) -> V:
         return spec
     registry = Registry.of(base)
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
+    if "name" not in settings:
+        raise UsageError(f"{', '.join(settings)}: a {registry.kind} needs a name; known: {', '.join(registry)}")
     cls = registry[settings.pop("name")]
     return build(cls, settings)
 

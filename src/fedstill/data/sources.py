@@ -26,6 +26,7 @@ from fedstill.data.folder import read_folder
 from fedstill.data.partition import Split
 from fedstill.data.published import MNIST_NORM, PUBLISHED
 from fedstill.data.samples import Dataset, Samples
+from fedstill.data.summary import pooled, summary
 
 Spec = Dataset | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
 Loader = Callable[[], Dataset]
@@ -135,7 +136,7 @@ def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
             form, first = arrays.form(samples), arrays.form(own[0])
             raise DataError(f"client {number}: images are {form}, those of client 0 {first}; they must agree")
     arrays.count_classes("clients", own)
-    mean, std = _pooled(own)
+    mean, std = pooled([summary(samples, ()) for samples in own])
     return [replace(samples, mean=mean, std=std) for samples in own]
 
 
@@ -145,21 +146,6 @@ def _client(number: int, client: Samples | tuple[Any, Any]) -> Samples:
     if not isinstance(client, tuple | list) or len(client) != 2:
         raise DataError(f"client {number}: is {type(client).__name__}; must be (x, y) or Samples")
     return arrays.samples(f"client {number}", *client)
-
-
-def _pooled(own: Sequence[Samples]) -> arrays.Norm:
-    """The normalisation all clients share already, else mean and deviation over all their samples."""
-    if len({(samples.mean, samples.std) for samples in own}) == 1:
-        return own[0].mean, own[0].std
-    sizes = np.array([len(samples) for samples in own], float)
-    measured = [arrays.measure(samples.x.numpy()) for samples in own]
-    means, stds = (np.array([m[i] for m in measured]) for i in (0, 1))
-    flat = [(samples.x.amin((0, 2, 3)) == samples.x.amax((0, 2, 3))).numpy() for samples in own]
-    stds[np.array(flat)] = 0  # `measure` gives a constant channel deviation 1
-    share = (sizes / sizes.sum())[:, None]
-    mean = (share * means).sum(axis=0)
-    std = np.sqrt((share * (stds**2 + (means - mean) ** 2)).sum(axis=0))
-    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
 
 
 def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None) -> tuple[Dataset, Split]:

@@ -5,9 +5,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import fedstill.methods  # noqa: F401 (registers them)
+import fedstill.parts.robust  # noqa: F401
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.value import Value, build, plain, setting
@@ -44,6 +45,11 @@ class Experiment(Value):
     evaluate_every: int = setting(1, ge=1, doc="rounds between evaluations")
     checkpoint_every: int = setting(1, ge=1, doc="rounds between checkpoints")
     per_class: bool = setting(False, doc="also report accuracy per class, before and after local training")
+    transport: Literal["local", "flower", "flower-simulation"] = setting(
+        "local", doc="local: on this machine; flower: on sites (fedstill deploy); flower-simulation: Flower's, on Ray"
+    )
+    deadline: float = setting(600.0, gt=0, doc="seconds that sites have to answer in a round (deployed)")
+    quarantine: int = setting(3, ge=1, doc="failures in a row after which a site is left out (deployed)")
     memory: int = setting(1024, ge=0, doc="MiB of client states (and of slots) held in memory before they move to files")
 
     def __post_init__(self) -> None:
@@ -62,6 +68,10 @@ class Experiment(Value):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
+        for what, part in (("attack", self.attack), ("gather", getattr(self.method, "gather", None))):
+            wrong = part and part.misfit(type(self.method))
+            if wrong:
+                raise UsageError(f"{what} = {plain(part)['name']}: {wrong}")
 
     @property
     def title(self) -> str:
@@ -85,7 +95,7 @@ class Experiment(Value):
     def plain(self) -> dict[str, Any]:
         """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
         entries = {f.name: getattr(self, f.name) for f in fields(self)}
-        entries["data"] = self.data if isinstance(self.data, str) else f"<{type(self.data).__name__}>"
+        entries["data"] = self.data if isinstance(self.data, str) or _paths(self.data) else f"<{type(self.data).__name__}>"
         entries["public"] = self.public if isinstance(self.public, str | float | None) else f"<{type(self.public).__name__}>"
         entries["model"] = self.model if isinstance(self.model, str) else f"<{getattr(self.model, '__name__', type(self.model).__name__)}>"
         return {name: plain(value) for name, value in entries.items() if value is not None}
@@ -111,6 +121,11 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
 def _arrays(data: Any) -> bool:
     """Is this (x_train, y_train, x_test, y_test) rather than one entry for each client?"""
     return len(data) in (2, 4) and all(hasattr(part, "shape") for part in data)
+
+
+def _paths(data: Any) -> bool:
+    """Is this a list with the name or path of each client's own data?"""
+    return isinstance(data, list) and all(isinstance(part, str) for part in data)
 
 
 def read(path: Path) -> dict[str, Any]:

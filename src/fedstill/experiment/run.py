@@ -175,8 +175,9 @@ class Examiner:
             found[name] = dict(self.exam.scores(self.exam.local_accuracies(correct), self.exam.accuracy(correct)))
             if self.plan.per_class:
                 found[name]["per_class"] = self.exam.per_class(correct)
-        if self.plan.per_class and done.replies and hasattr(done.replies[0].upload, "weights"):
-            after = [self.exam.per_class(self.exam.correct(self.env.module(r.upload.weights))) for r in done.replies]
+        trained = [w for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
+        if self.plan.per_class and found and trained:
+            after = [self.exam.per_class(self.exam.correct(self.env.module(weights))) for weights in trained]
             found[next(iter(found))]["per_class_after_training"] = after
         return {**found, **self._own()}
 

@@ -46,8 +46,14 @@ def stage(experiment: Experiment, room: Room) -> Stage:
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
     dataset = dataset.fit(_pixels(specs))
+    public_classes = None
     if isinstance(experiment.public, str):
-        public_set = load(experiment.public).fit(_pixels(specs)).train
+        other = load(experiment.public).fit(_pixels(specs))
+        public_set = other.train
+        if other.class_names != dataset.class_names:
+            public_classes = other.classes
+            if experiment.method.same_classes:
+                raise UsageError(f"public = {experiment.public!r}: {experiment.title} needs samples of the data's own classes")
         if public_set.shape != dataset.train.shape:
             raise DataError(f"public = {experiment.public!r}: images are {public_set.shape}, the data's {dataset.train.shape}")
     else:
@@ -61,7 +67,7 @@ def stage(experiment: Experiment, room: Room) -> Stage:
         )
         parts, notes = tuple(private[part] for part in split.parts), split.notes
     else:
-        parts = owners
+        parts = tuple(np.setdiff1d(part, public) for part in owners)
     train, exam = _exam(experiment, dataset, parts)
     untested = [k for k, local in enumerate(exam.local) if not len(local)]
     if untested:
@@ -75,6 +81,7 @@ def stage(experiment: Experiment, room: Room) -> Stage:
         mean=dataset.train.mean,
         std=dataset.train.std,
         public=public_set,
+        public_classes=public_classes,
         device=exam.device,
         room=room,
     )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
+from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.fedavg import Global
@@ -72,8 +73,7 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
 
     def make_generator(self, env: Env) -> nn.Module:
         """g with the initial θ."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(env.at(0).key("generator"))
+        with seeded(env.at(0).key("generator")):
             return build_generator(self.generator, env.shape, self.noise, env.mean, env.std, self.channels)
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:

@@ -30,8 +30,7 @@ class FedProx(Averaging):
         anchor = [p.detach().clone() for p in learner.parameters]
         for x, y in self.batches(env, data, learner.module):
             gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
-            if self.mu:
+            with torch.no_grad():
                 drift = torch._foreach_sub(learner.parameters, anchor)
-                torch._foreach_add_(gradients, drift, alpha=self.mu)
-            learner.apply(gradients)
+                learner.apply(torch._foreach_add(gradients, drift, alpha=self.mu))
         return self.gather.outgoing(env, state, learner.weights)

@@ -6,7 +6,6 @@ from fedstill.models.classifier import Classifier, Shape
 from fedstill.models.cost import multiply_adds
 from fedstill.models.generator import ImageGenerator, build_generator
 from fedstill.models.registry import generators, models
-from fedstill.models.weights import seeded
 
 __all__ = [
     "Classifier",
@@ -19,5 +18,4 @@ __all__ = [
     "initial",
     "models",
     "multiply_adds",
-    "seeded",
 ]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
 from fedstill.models.classifier import Classifier, Shape
-from fedstill.models.weights import seeded
+from fedstill.core.rng import seeded
 
 
 def adopt(own: nn.Module, shape: Shape, classes: int, title: str) -> Classifier:

@@ -20,7 +20,7 @@ from fedstill.core.errors import UsageError
 from fedstill.models.adopt import adopt, one_line
 from fedstill.models.classifier import Classifier, Shape
 from fedstill.models.registry import models
-from fedstill.models.weights import seeded
+from fedstill.core.rng import seeded
 
 Spec = str | nn.Module | Callable[..., nn.Module]
 
@@ -47,9 +47,9 @@ def build_model(spec: Spec, shape: Shape, classes: int) -> Classifier:
 
 def _imported(spec: str) -> Any:
     path, _, attribute = spec.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
     try:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
         return getattr(import_module(path), attribute)
     except AttributeError as problem:
         raise UsageError(f"model = {spec!r}: cannot import {attribute!r} from {path}: {problem}") from problem

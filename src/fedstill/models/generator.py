@@ -42,10 +42,13 @@ class ImageGenerator(nn.Module, ABC):
             raise UsageError(f"makes images whose sides are multiples of 4, data have {shape[1]} × {shape[2]}")
         if not len(mean) == len(std) == shape[0]:
             raise UsageError(f"needs one mean and std for each of {shape[0]} channels, got {len(mean)} and {len(std)}")
+        channels = self.channels if channels is None else channels
+        if noise < 1 or channels < 2:
+            raise UsageError(f"noise must be ≥ 1 and channels ≥ 2, got {noise} and {channels}")
         self.noise = noise
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
-        self.body = nn.Sequential(*self.layers(shape, noise, channels or self.channels))
+        self.register_buffer("mean", torch.tensor(list(mean), dtype=torch.float32).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(-1, 1, 1), persistent=False)
+        self.body = nn.Sequential(*self.layers(shape, noise, channels))
 
     @abstractmethod
     def layers(self, shape: Shape, noise: int, channels: int) -> list[nn.Module]:

@@ -1,18 +1,6 @@
-"""How initial weights are drawn: from a seed, and never from the global random state."""
+"""How initial weights are drawn where PyTorch's own way is not the papers'."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
 from torch import nn
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Inside, PyTorch draws from `seed`; afterwards the global random state is as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 def he_normal(module: nn.Module) -> None:

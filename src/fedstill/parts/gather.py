@@ -7,13 +7,14 @@ Weight gathers read `upload.weights`, logit gathers `upload.logits`; a method ca
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedstill.core.method import Env, Reply
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Env, Method, Reply
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf
@@ -48,6 +49,13 @@ class LastUpload:
 class Gather(Value, ABC):
     """Base of all gathers: passes every reply on and keeps nothing."""
 
+    reads: ClassVar[tuple[str, Carries] | None] = None
+    """The field of an upload that the gather works on, and what it carries; None: any upload will do."""
+
+    def misfit(self, method: type[Method[Any, Any, Any, Any]]) -> str | None:
+        """Why the gather cannot serve this method, if so."""
+        return None if self.reads is None else lacking(method, *self.reads)
+
     def init(self, env: Env, weights: State | None) -> Any:
         """The gather's state before the first round; `weights` are the initial global weights, if any travel."""
         return None
@@ -64,12 +72,24 @@ class Gather(Value, ABC):
         """What to report of this round."""
         return {}
 
+    def logits(self, env: Env, state: Any) -> Tensor | None:
+        """The server's own logits on the public set, where the gather has a model that gives them."""
+        return None
+
     def outgoing(self, env: Env, kept: Any, weights: State) -> tuple[Any, Any]:
         """The client's half: what it keeps, and the upload made from its trained weights."""
         return kept, Update(weights)
 
 
 gathers: Registry[Gather] = Registry("gather", Gather)
+
+
+def lacking(method: type[Method[Any, Any, Any, Any]], field: str, *wanted: Carries) -> str | None:
+    """What a method's upload lacks for a part that works on this field, if anything."""
+    carried = {f.name: f.metadata.get("carries") for f in fields(method.upload_type())}
+    if carried.get(field) in wanted:
+        return None
+    return f"works on {' or '.join(wanted)}; clients of this method send {', '.join(map(str, carried.values()))}"
 
 
 @gathers.register("everyone")
@@ -101,6 +121,7 @@ class Remember(Gather):
     are slots the sum is made anew and the drift reported, which keeps the cost per reply constant.
     """
 
+    reads = ("weights", Carries.WEIGHTS)
     slots: Literal["server", "client"] = setting(
         "server", doc="client: each client remembers its own last upload and sends the change; the server needs sums only"
     )
@@ -179,6 +200,50 @@ class Remember(Gather):
         last = kept or LastUpload(env.initial(), 0)
         change = {name: tensor.double() - last.weights[name].double() for name, tensor in weights.items()}
         return LastUpload(weights, last.version + 1), Changed(weights, change, last.version)
+
+
+@gathers.register("chain")
+@dataclass(frozen=True)
+class Chain(Gather):
+    """Gathers one after the other: each gets the replies that the one before passes on."""
+
+    gathers: tuple[Gather, ...] = setting((), doc="the gathers, first to last")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.gathers:
+            raise UsageError("gathers = (): a chain needs at least one")
+        if any(isinstance(g, Remember) and g.slots == "client" for g in self.gathers):
+            raise UsageError("slots = client: the server sees sums only, so remember must stand alone; use slots = server")
+
+    def misfit(self, method: type[Method[Any, Any, Any, Any]]) -> str | None:
+        """The first member's objection."""
+        return next((wrong for g in self.gathers if (wrong := g.misfit(method))), None)
+
+    def init(self, env: Env, weights: State | None) -> tuple[Any, ...]:
+        """Every member's state."""
+        return tuple(g.init(env, weights) for g in self.gathers)
+
+    def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:
+        """From member to member; one that gets no reply does nothing."""
+        kept, states = list(replies), []
+        for member, memory in zip(self.gathers, state, strict=True):
+            memory, kept = member.gather(env, memory, kept) if kept else (memory, kept)
+            states.append(memory)
+        return tuple(states), kept
+
+    def models(self, env: Env, state: Any) -> Mapping[str, State]:
+        """All members' models; a later one's name wins."""
+        return {k: m for g, s in zip(self.gathers, state, strict=True) for k, m in g.models(env, s).items()}
+
+    def facts(self, env: Env, state: Any) -> Mapping[str, Any]:
+        """All members' facts; a later one's name wins."""
+        return {k: f for g, s in zip(self.gathers, state, strict=True) for k, f in g.facts(env, s).items()}
+
+    def logits(self, env: Env, state: Any) -> Tensor | None:
+        """Those of the first member that has some."""
+        found = (g.logits(env, s) for g, s in zip(self.gathers, state, strict=True))
+        return next((logits for logits in found if logits is not None), None)
 
 
 def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> State:

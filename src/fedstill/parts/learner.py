@@ -5,7 +5,7 @@ Inside a turn the module changes in place, which is what PyTorch does fastest; a
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class Learner:
         gradients = torch.autograd.grad(loss, self.parameters, retain_graph=retain, allow_unused=True)
         self.apply(gradients)
 
-    def apply(self, gradients: tuple[Tensor | None, ...]) -> None:
+    def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -114,9 +114,13 @@ class LocalTraining(Value):
     def batches(self, env: Env, data: Samples, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Normalised images and labels, batch by batch, for the epochs (or steps) of one turn of this module."""
         epochs = self.epochs if self.local_steps is None else self.local_steps
-        alone = any(isinstance(part, nn.BatchNorm1d) for part in module.modules())  # cannot take a batch of one
-        index = batches(len(data), self.batch, epochs, env.stream("batches"), drop_single=alone)
+        index = batches(len(data), self.batch, epochs, env.stream("batches"), drop_single=refuses_one(module))
         return loaded(env, data, itertools.islice(index, self.local_steps))
+
+
+def refuses_one(module: nn.Module) -> bool:
+    """Can the module not be trained on a batch of one?"""
+    return any(isinstance(part, nn.BatchNorm1d) for part in module.modules())
 
 
 def loaded(env: Env, data: Samples, index: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -137,7 +141,9 @@ def predict(module: nn.Module, images: Tensor, batch: int = 512) -> Tensor:
     return out
 
 
-def minibatches(env: Env, purpose: str, x: Tensor, *rest: Tensor, size: int, epochs: int = 1) -> Iterator[Any]:
+def minibatches(
+    env: Env, purpose: str, x: Tensor, *rest: Tensor, size: int, epochs: int = 1, drop_single: bool = False
+) -> Iterator[Any]:
     """Shuffled batches of aligned tensors."""
-    for chosen in batches(len(x), size, epochs, env.stream(purpose)):
+    for chosen in batches(len(x), size, epochs, env.stream(purpose), drop_single=drop_single):
         yield (x[chosen], *(other[chosen] for other in rest))

@@ -93,6 +93,6 @@ def decaying(start: float, decay: float, least: float, round: int) -> float:
 
 
 def contrast(features: Tensor, near: Tensor, far: Tensor, tau: float = 0.5) -> Tensor:
-    """ℓ_con (MOON, 3): features are to resemble `near` more than `far`; batch mean of log(1 + e^((s_far − s_near)/τ))."""
+    """ℓ_con (MOON, 3): features are to resemble `near` more than `far`; mean of log(1 + e^((s_far − s_near)/τ))."""
     gap = cosine_similarity(features, far, dim=-1) - cosine_similarity(features, near, dim=-1)
     return softplus(gap / tau).mean()

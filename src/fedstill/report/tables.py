@@ -1,10 +1,11 @@
-"""Runs side by side: mean ± spread over seeds, last round and best round."""
+"""Runs side by side: mean ± spread over seeds, last round and best round; the best bold, the second underlined."""
 
 import csv
 import io
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -12,53 +13,94 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import FedstillError, UsageError
 from fedstill.experiment.result import Result
 
 METRICS = {"amp": "AMP ↑", "fm": "FM ↓", "wlp": "WLP ↑", "accuracy": "global test ↑"}
 NEUTRAL = ("seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every")
 """Settings in which runs of one group may differ."""
+WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
+"""What reading a folder that is not (yet) a whole run can raise."""
+
+
+def find_runs(path: Path) -> Iterator[Path]:
+    """The run folders at or under a path; what is inside a run is not looked into."""
+    for folder, inner, files in os.walk(path):
+        inner.sort()
+        if "experiment.json" in files:
+            inner.clear()
+            yield Path(folder)
+
+
+def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
+    """The runs at or under these folders that have something to show, and a line on everything that has not."""
+    found: dict[Path, Result] = {}
+    notes: list[str] = []
+    for path in paths:
+        runs = list(find_runs(path))
+        if not runs:
+            notes.append(f"{path}: {'no run in there' if path.is_dir() else 'no such folder'}")
+        for run in runs:
+            try:
+                result = Result.read(run)
+                if result.models:
+                    _ = [result.last(m)["amp"] for m in result.models], result.experiment["method"]["name"], result.bytes()
+                    found[run.resolve()] = result
+                else:
+                    notes.append(f"{run}: no evaluated round yet; left out")
+            except WRONG as error:
+                notes.append(f"{run}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}); left out")
+    notes += [
+        f"{r.run_dir}: {len(r.rows)} of {r.experiment['rounds']} rounds so far"
+        for r in found.values()
+        if len(r.rows) < r.experiment.get("rounds", 0)
+    ]
+    return list(found.values()), notes
 
 
 def collect(paths: Iterable[Path]) -> list[Result]:
-    """The runs in these folders; a folder of runs stands for all of them."""
-    found = []
-    for path in paths:
-        if (path / "experiment.json").exists():
-            found.append(Result.read(path))
-        else:
-            found += [Result.read(inner.parent) for inner in sorted(path.glob("*/experiment.json"))]
-    whole = [result for result in found if result.models]
-    if not whole:
-        raise UsageError(f"{', '.join(map(str, paths)) or 'no folder given'}: no run with a finished round there")
-    return whole
+    """The runs at or under these folders; an error that says why when there is none."""
+    paths = list(paths)
+    found, notes = survey(paths)
+    if not found:
+        raise UsageError("nothing to show: " + ("; ".join(notes) if notes else "no folder given"))
+    return found
+
+
+def groups(results: Sequence[Result]) -> list[list[Result]]:
+    """Runs of the same experiment, seed apart, together."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        same = {k: v for k, v in result.experiment.items() if k not in NEUTRAL}
+        found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
+    return list(found.values())
 
 
 def comparison(results: Sequence[Result]) -> list[dict[str, Any]]:
     """One row for each experiment and model: every metric's mean and spread over the seeds, last and best round."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        same = {k: v for k, v in result.experiment.items() if k not in NEUTRAL}
-        groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    rows = []
-    for group in groups.values():
-        for model in group[0].models:
-            last = [r.last(model) for r in group if model in r.models]
-            best = [r.best(model) for r in group if model in r.models]
-            row: dict[str, Any] = {
-                "method": label(group[0].experiment, results),
-                "data": group[0].experiment["data"],
-                "model": model,
-                "rounds": len(group[0].rows),
-                "seeds": sorted(r.experiment["seed"] for r in group),
-            }
-            for metric in METRICS:
-                row[metric] = spread([m.get(metric) for m in last])
-                row[f"best_{metric}"] = spread([m.get(metric) for m in best])
-            row["bytes"] = {way: round(fmean(r.bytes()[way] for r in group)) for way in ("down", "up")}
-            row["seconds"] = fmean(r.seconds for r in group)
-            rows.append(row)
-    return rows
+    return [
+        summary(group, model, label(group[0].experiment, results)) for group in groups(results) for model in group[0].models
+    ]
+
+
+def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
+    """One row of the comparison: a model of the runs that differ in their seed only."""
+    having = [r for r in group if model in r.models]
+    last = [r.last(model) for r in having]
+    best = [r.best(model) for r in having]
+    row: dict[str, Any] = {
+        "method": name,
+        "data": group[0].experiment["data"],
+        "model": model,
+        "rounds": max(len(r.rows) for r in group),
+        "seeds": sorted(r.experiment["seed"] for r in having),
+    }
+    for metric in METRICS:
+        row[metric] = spread([m.get(metric) for m in last])
+        row[f"best_{metric}"] = spread([m.get(metric) for m in best])
+    row["bytes"] = {way: round(fmean(r.bytes()[way] for r in group)) for way in ("down", "up")}
+    row["seconds"] = fmean(r.seconds for r in group)
+    return row
 
 
 def label(experiment: Mapping[str, Any], others: Sequence[Result]) -> str:
@@ -66,8 +108,13 @@ def label(experiment: Mapping[str, Any], others: Sequence[Result]) -> str:
     mine = _flat(experiment)
     kin = [_flat(o.experiment) for o in others if o.experiment["method"]["name"] == experiment["method"]["name"]]
     differ = sorted(k for k in mine if k not in NEUTRAL and any(o.get(k) != mine[k] for o in kin))
-    extra = ", ".join(f"{k.removeprefix('method.')}={mine[k]}" for k in differ)
+    extra = ", ".join(f"{k.removeprefix('method.')}={_short(mine[k])}" for k in differ)
     return str(experiment["method"]["name"]) + (f" ({extra})" if extra else "")
+
+
+def _short(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -94,60 +141,72 @@ def cell(value: Mapping[str, float] | None, metric: str) -> str:
     return text + (f" ± {factor * value['std']:.2f}" if value["std"] else "")
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    head = ["method", "data", "model", "rounds", "seeds"]
-    head += [f"{m} {'(10⁻³)' if k == 'fm' else '(%)'}" for k, m in METRICS.items()] + ["best AMP (%)"]
-    body = [
+def place(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], metric: str) -> int:
+    """1 for the best of a data set's rows, 2 for the second (of at least three), else 0; equal means share a place."""
+    rivals = sorted({r[metric]["mean"] for r in rows if r["data"] == row["data"] and r[metric]}, reverse=metric != "fm")
+    if not row[metric] or len(rivals) < 2:
+        return 0
+    rank = rivals.index(row[metric]["mean"]) + 1
+    return rank if rank == 1 or (rank == 2 and len(rivals) > 2) else 0
+
+
+HEAD = ["method", "data", "model", "rounds", "seeds"]
+HEAD += [f"{name} {'(10⁻³)' if metric == 'fm' else '(%)'}" for metric, name in METRICS.items()] + ["best AMP (%)"]
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], marks: Mapping[int, str]) -> list[list[str]]:
+    """The body of the table; `marks` wraps the best (1) and the second (2)."""
+    return [
         [str(r["method"]), str(r["data"]), r["model"], str(r["rounds"]), str(len(r["seeds"]))]
-        + [cell(r[metric], metric) for metric in METRICS]
+        + [marks.get(place(rows, r, metric), "{}").format(cell(r[metric], metric)) for metric in METRICS]
         + [cell(r["best_amp"], "amp")]
         for r in rows
     ]
-    return head, body
 
 
 def text(rows: Sequence[Mapping[str, Any]], form: str) -> str:
     """The comparison as CSV (plain numbers), Markdown or LaTeX."""
-    head, body = _cells(rows)
     if form == "csv":
-        out = io.StringIO()
-        names = [f"{p}{m}" for p in ("", "best_") for m in METRICS]
-        writer = csv.writer(out)
-        writer.writerow(["method", "data", "model", "rounds", "seeds", *(f"{n}_{s}" for n in names for s in ("mean", "std"))])
-        for r in rows:
-            numbers = [(r[n] or {}).get(s, "") for n in names for s in ("mean", "std")]
-            writer.writerow([r["method"], r["data"], r["model"], r["rounds"], len(r["seeds"]), *numbers])
-        return out.getvalue().rstrip()
+        return _csv(rows)
     if form == "markdown":
-        lines = ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *body]]
-        return "\n".join(lines)
-    clean = [[_tex(c) for c in line] for line in [head, *body]]
-    lines = [" & ".join(line) + r" \\" for line in clean]
+        body = _cells(rows, {1: "**{}**", 2: "<u>{}</u>"})
+        return "\n".join("| " + " | ".join(line) + " |" for line in [HEAD, ["---"] * len(HEAD), *body])
+    body = _cells([{**r, "method": _tex(r["method"]), "data": _tex(str(r["data"]))} for r in rows], {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+    lines = [" & ".join(_signs(c) for c in line) + r" \\" for line in [[_tex(h) for h in HEAD], *body]]
     return "\n".join(
-        [rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
+        [rf"\begin{{tabular}}{{{'l' * len(HEAD)}}}", r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
     )
 
 
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    names = [f"{p}{m}" for p in ("", "best_") for m in METRICS]
+    writer = csv.writer(out)
+    writer.writerow(["method", "data", "model", "rounds", "seeds", *(f"{n}_{s}" for n in names for s in ("mean", "std"))])
+    for r in rows:
+        numbers = [(r[n] or {}).get(s, "") for n in names for s in ("mean", "std")]
+        writer.writerow([r["method"], r["data"], r["model"], r["rounds"], len(r["seeds"]), *numbers])
+    return out.getvalue().rstrip()
+
+
 def _tex(text: str) -> str:
-    for plain, tex in {"_": r"\_", "%": r"\%", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "⁻³": "$^{-3}$"}.items():
+    for plain, tex in {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.items():
+        text = text.replace(plain, tex)
+    return text
+
+
+def _signs(text: str) -> str:
+    for plain, tex in {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "⁻³": "$^{-3}$", "–": "--"}.items():
         text = text.replace(plain, tex)
     return text
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The comparison in the terminal; the best of each data set is bold."""
-    head, body = _cells(rows)
+    """The comparison in the terminal; within each data set the best is bold, the second underlined."""
     table = Table(box=None, pad_edge=False)
-    for name in head:
-        table.add_column(name, justify="right" if head.index(name) > 2 else "left", overflow="fold")
-    for row, line in zip(rows, body, strict=True):
-        for place, metric in enumerate(METRICS, start=5):
-            if _best(rows, row, metric):
-                line[place] = f"[bold]{line[place]}[/bold]"
+    for number, name in enumerate(HEAD):
+        table.add_column(name, justify="right" if number > 2 else "left", overflow="fold")
+    escaped = [{**r, "method": str(r["method"]).replace("[", r"\["), "data": str(r["data"]).replace("[", r"\[")} for r in rows]
+    for line in _cells(escaped, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
         table.add_row(*line)
     Console(file=sys.stdout).print(table)
-
-
-def _best(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], metric: str) -> bool:
-    rivals = [r[metric]["mean"] for r in rows if r["data"] == row["data"] and r[metric]]
-    return bool(row[metric]) and len(rivals) > 1 and row[metric]["mean"] == (min if metric == "fm" else max)(rivals)

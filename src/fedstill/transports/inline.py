@@ -28,15 +28,15 @@ class Inline:
         with ThreadPoolExecutor(self.threads) as pool:
             work = pool.map if self.threads > 1 else map
             results = dict(zip(order, work(lambda k: self._turn(env.at(env.round, k), downs[k]), order), strict=True))
-        new = {k: state for k, (state, _) in results.items() if state is not None}
-        self.states = self.states.put(env.round, new) if new else self.states
+        self.states = self.states.put(env.round, {k: results[k][0] for k in downs if results[k][0] is not None})
         return [results[k][1] for k in downs]
 
     def _turn(self, env: Env, down: Any) -> tuple[Any, Reply[Any]]:
         assert env.client is not None
         began = time.perf_counter()
         try:
-            state, upload = turn(self.method, env, self.party(env.client), self.states.get(env.client), down)
+            party, known = self.party(env.client), self.states.get(env.client)
+            state, upload = turn(self.method, env, party, known, down, alone=self.threads == 1)
         except FedstillError:
             raise
         except Exception as error:

@@ -79,7 +79,7 @@ class Processes:
                         waiting.insert(0, client)
                     else:
                         replies[client] = Reply(client, env.sizes[client], None, error="its worker died, twice")
-        self.states = self.states.put(env.round, new) if new else self.states
+        self.states = self.states.put(env.round, {k: new[k] for k in downs if k in new})
         return [replies[k] for k in downs]
 
     def close(self) -> None:

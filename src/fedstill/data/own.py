@@ -1,0 +1,82 @@
+"""A party's own data, as it brings them: a site of a deployment, or a client of a simulation whose data are a path."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedstill.core import rng
+from fedstill.data import arrays
+from fedstill.data.files import read_npz
+from fedstill.data.partition import local_split
+from fedstill.data.samples import Dataset, Samples
+from fedstill.data.sources import Spec, load
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """Training samples, the party's own test samples where it brought some, and the classes it knows."""
+
+    train: Samples
+    test: Samples | None
+    class_names: tuple[str, ...]
+
+    def cast(self, mean: tuple[float, ...], std: tuple[float, ...], class_names: tuple[str, ...]) -> "Own":
+        """The same samples with the normalisation and the class numbers that all parties share."""
+        number = torch.tensor([class_names.index(name) for name in self.class_names])
+
+        def shared(samples: Samples) -> Samples:
+            return replace(samples, y=number[samples.y], mean=mean, std=std)
+
+        return Own(shared(self.train), None if self.test is None else shared(self.test), class_names)
+
+    def divided(self, share: float, seed: int, client: int) -> tuple[Samples, Samples]:
+        """What client `client` trains on, and its local test: its own test part, or `share` of its samples."""
+        if self.test is not None:
+            return self.train, self.test
+        if not share:
+            return self.train, self.train[:0]
+        (train,), (test,) = local_split([np.arange(len(self.train))], local_stream(seed, client), share)
+        return self.train[train], self.train[test]
+
+
+def local_stream(seed: int, client: int) -> np.random.Generator:
+    """The stream that cuts the local test from a client's own data: it needs to know nobody else's."""
+    return rng.numpy_stream(seed, "local test", client)
+
+
+def read_own(spec: Spec) -> Own:
+    """A party's own data from a name, an image folder or an .npz file; an .npz file may hold a single class."""
+    if isinstance(spec, str) and spec.endswith(".npz"):
+        path = Path(spec).expanduser()
+        found = read_npz(path)
+        if set(found) >= {"x_train", "y_train"}:
+            return _from_arrays(found, str(path))
+    dataset = load(spec)
+    return Own(dataset.train, dataset.test, dataset.class_names)
+
+
+def _from_arrays(found: arrays.Arrays, where: str) -> Own:
+    train = arrays.samples(f"{where}, train part", found["x_train"], found["y_train"])
+    test = None
+    if "x_test" in found and "y_test" in found:
+        norm = (train.mean, train.std)
+        test = arrays.samples(f"{where}, test part", found["x_test"], found["y_test"], lambda _: norm)
+    highest = max(int(part.y.max()) for part in (train, test) if part is not None)
+    return Own(train, test, tuple(map(str, range(highest + 1))))
+
+
+def pool_own(parties: Sequence[Own], name: str) -> tuple[Dataset, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Parties with shared classes and normalisation as one data set, and the indices of each one's train and test."""
+    pieces, train, test, at = [], [], [], 0
+    for party in parties:
+        for part, indices in ((party.train, train), (party.test, test)):
+            size = 0 if part is None else len(part)
+            indices.append(np.arange(at, at + size))
+            at += size
+            if part is not None:
+                pieces.append(part)
+    names = parties[0].class_names
+    return Dataset(name, Samples.concat(pieces), None, len(names), names, source=name), tuple(train), tuple(test)

@@ -1,0 +1,134 @@
+"""FedRAD: a local model that stays and a copy of the global one teach each other, sample by sample and pair by pair.
+
+Tang, Ding, Hu, Guo, Shen, Ma, Jiang: FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation.
+Sensors 2023.
+Equation numbers are the paper's; the method page lists every choice and deviation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.record import State, record
+from fedstill.core.value import setting
+from fedstill.data.samples import Samples
+from fedstill.methods.fedavg import Broadcast, Global
+from fedstill.parts.gather import Everyone, Gather, Update, mean
+from fedstill.parts.learner import LocalTraining, Memory
+from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relational
+
+
+@record
+class Local:
+    """What stays on a client: its local model w_i (None before its first turn), its optimiser's state, the gather's."""
+
+    weights: State | None
+    memory: Memory
+    kept: Any
+
+
+@methods.register("fedrad")
+@dataclass(frozen=True)
+class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
+    """Algorithm 1: both models are trained together; the trained copy of the global model is uploaded."""
+
+    paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
+    epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
+    batch: int = setting(128, ge=1, doc="batch size (B)")
+    lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")
+    temperature: float = setting(1.0, gt=0, doc="temperature of p_g and p_n (T)")
+    eta: float = setting(1.6, gt=0, doc="maps the entropy to the weight of single samples (η, 10)")
+    alpha0: float = setting(0.9, ge=0, le=1, doc="weight of the labels in the first round (α₀)")
+    alpha_decay: float = setting(0.98, gt=0, le=1, doc="factor on α after every round")
+    alpha_min: float = setting(0.3, ge=0, le=1, doc="α does not fall below it")
+    delta: float = setting(1.0, gt=0, doc="where the Huber loss turns linear (δ, 8)")
+    paper_mu: bool = setting(False, doc="divide the pairs' distances by their sum over B², as (7) is written")
+    pairs: Literal["mean", "sum"] = setting("mean", doc="mean over pairs, or their sum, as (8) is written")
+    relational: bool = setting(True, doc="distil relations; false: single samples only (no L_RKD)")
+    adaptive_weight: bool = setting(True, doc="λ from the entropy; false: λ = 0.5 (no EWAW)")
+    adaptive_alpha: bool = setting(True, doc="α decays; false: α stays α₀ (no EDA)")
+    gather: Gather = setting(Everyone(), doc="what the server does with the replies (remember: also report `overall`)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha_min > self.alpha0:
+            raise UsageError(f"alpha_min = {self.alpha_min}: must be ≤ alpha0 = {self.alpha0}")
+
+    def init_server(self, env: Env) -> Global:
+        """w_g, from the seed (line 1)."""
+        weights = env.initial()
+        return Global(weights, self.gather.init(env, weights))
+
+    def init_client(self, env: Env) -> Local:
+        """No local model yet: it starts as the first w_g that arrives."""
+        return Local(None, {}, None)
+
+    def download(self, env: Env, server: Global) -> Broadcast:
+        """w_g (line 6)."""
+        return Broadcast(server.weights)
+
+    def client(self, env: Env, state: Local, down: Broadcast, data: Samples) -> tuple[Local, Update]:
+        """Client update (lines 10–18): the local model w_i and the copy w_{g,i}, in step."""
+        local = self.learner(env, env.module(state.weights or down.weights)).recall(state.memory)
+        copy = self.learner(env, env.module(down.weights))
+        alpha = self.alpha(env)
+        for x, y in self.batches(env, data, copy.module):
+            own, other = local(x), copy(x)
+            local.step(self.local_loss(alpha, own, other, y))
+            copy.step(self.global_loss(alpha, own, other, y))
+        kept, upload = self.gather.outgoing(env, state.kept, copy.weights)
+        return Local(local.weights, local.memory, kept), upload
+
+    def alpha(self, env: Env) -> float:
+        """α of this round (EDA)."""
+        return decaying(self.alpha0, self.alpha_decay if self.adaptive_alpha else 1.0, self.alpha_min, env.round)
+
+    def weight(self, other: Tensor) -> Tensor | float:
+        """λ of this batch (9, 10), from the global model's logits (EWAW); all on single samples without L_RKD."""
+        if not self.relational:
+            return 1.0
+        return entropy_weight(other, self.eta, self.temperature) if self.adaptive_weight else 0.5
+
+    def local_loss(self, alpha: float, own: Tensor, other: Tensor, y: Tensor) -> Tensor:
+        """(2) α CE + (1−α) [λ KL(p_g‖p_n) + (1−λ) L_RKD]; the global model's logits `other` are constants."""
+        weight = self.weight(other)
+        taught = weight * kl(other.detach(), own, self.temperature)
+        if self.relational:
+            taught = taught + (1 - weight) * self.relations(other, own)
+        return alpha * cross_entropy(own, y) + (1 - alpha) * taught
+
+    def global_loss(self, alpha: float, own: Tensor, other: Tensor, y: Tensor) -> Tensor:
+        """(3) α CE + (1−α) [KL(p_n‖p_g) + L_RKD]; the local model's logits `own` are constants."""
+        taught = kl(own.detach(), other, self.temperature)
+        if self.relational:
+            taught = taught + self.relations(own, other)
+        return alpha * cross_entropy(other, y) + (1 - alpha) * taught
+
+    def relations(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """L_RKD (7, 8)."""
+        return relational(teacher, student, self.delta, self.paper_mu, self.pairs)
+
+    def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
+        """w_g ← the plain mean of the uploaded copies (line 8)."""
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        return Global(mean([r.upload.weights for r in kept if r.upload]) if kept else server.weights, memory)
+
+    def template(self, env: Env) -> Update:
+        """Weights of the global model's form."""
+        return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
+
+    def models(self, env: Env, server: Global) -> Mapping[str, State]:
+        """`global`, and with `Remember` also `overall`."""
+        return {"global": server.weights, **self.gather.models(env, server.memory)}
+
+    def own(self, env: Env, state: Local) -> State | None:
+        """The client's local model w_i."""
+        return state.weights
+
+    def facts(self, env: Env, server: Global) -> Mapping[str, Any]:
+        """α of the round, and what the gather reports."""
+        return {"alpha": self.alpha(env), **self.gather.facts(env, server.memory)}

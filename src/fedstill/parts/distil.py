@@ -1,0 +1,126 @@
+"""Distillation on the server: a student learns from an ensemble of the clients' models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, softmax
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Env
+from fedstill.core.record import State
+from fedstill.data.samples import batches
+from fedstill.parts.gather import Gather
+from fedstill.parts.learner import Learner, frozen, predict
+
+
+def soft_kl(targets: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(targets ‖ softmax(logits / t)), mean over the batch, times t²; targets are probabilities, zeros allowed.
+
+    >>> soft_kl(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2)).item()  # log 2
+    0.6931471824645996
+    """
+    gap = torch.xlogy(targets, targets) - targets * log_softmax(logits / temperature, -1)
+    return gap.sum(-1).mean() * temperature**2
+
+
+def opinions(env: Env, models: Sequence[tuple[State, int | None]], images: Tensor) -> Tensor:
+    """Logits (models × images × classes) of many models, each given with whose architecture it has."""
+    return torch.stack([predict(frozen(env.module(weights, of)), images) for weights, of in models])
+
+
+def ensemble(logits: Tensor, weights: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    """Σ_k weight_{k,i} softmax(logits_{k,i} / t): models × images weights, equal ones when not given."""
+    shares = softmax(logits / temperature, -1)
+    return shares.mean(0) if weights is None else (weights.unsqueeze(-1) * shares).sum(0)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Images, and what the student should say of them (probabilities)."""
+
+    images: Tensor
+    targets: Tensor
+
+    def loss(self, module: nn.Module, temperature: float = 1.0) -> float:
+        """The module's distance from the targets, over all images."""
+        return float(soft_kl(self.targets, predict(module, self.images), temperature))
+
+    def split(self, env: Env, share: float) -> tuple["Lesson", "Lesson"]:
+        """The lesson, and a part of it (at least one image) held out, by chance."""
+        held = min(max(1, round(share * len(self.images))), len(self.images) - 1)
+        order = torch.randperm(len(self.images), generator=env.stream("held out")).to(self.images.device)
+        rest, part = order[held:], order[:held]
+        return Lesson(self.images[rest], self.targets[rest]), Lesson(self.images[part], self.targets[part])
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Early stopping: the exam is taken `every` so many steps; `steps` of them without progress end the lesson."""
+
+    exam: Lesson
+    steps: int
+    every: int = 10
+
+
+def distil(
+    env: Env,
+    student: Learner,
+    lesson: Lesson,
+    *,
+    batch: int,
+    epochs: int,
+    steps: int | None = None,
+    temperature: float = 1.0,
+    patience: Patience | None = None,
+) -> int:
+    """Bring the student to the lesson's targets in batches, and return the steps taken.
+
+    The student's module keeps the mode it has (in evaluation mode BatchNorm's statistics stay the clients'). With
+    patience, its weights at the end are those that did best in the exam, the first included.
+    """
+    alone = student.module.training and any(isinstance(p, nn.BatchNorm1d) for p in student.module.modules())
+    index = batches(len(lesson.images), batch, epochs, env.stream("distil"), drop_single=alone)
+    best, at = (patience.exam.loss(student.module, temperature), 0) if patience else (0.0, 0)
+    kept: State = student.weights if patience else {}
+    done = 0
+    for chosen in islice(index, steps):
+        where = chosen.to(lesson.images.device)
+        student.step(soft_kl(lesson.targets[where], student(lesson.images[where]), temperature))
+        done += 1
+        if patience and done % patience.every == 0:
+            loss = patience.exam.loss(student.module, temperature)
+            if loss < best:
+                best, at, kept = loss, done, student.weights
+            elif done - at >= patience.steps:
+                break
+    if patience:
+        student.module.load_state_dict(kept)
+    return done
+
+
+def server_slots(gather: Gather) -> None:
+    """Refuse a gather whose slots are kept by the clients: these methods' uploads carry no change of the weights."""
+    if getattr(gather, "slots", "server") != "server":
+        raise UsageError("gather.slots = client: must be server for this method")
+
+
+def hang(gallery: Mapping[int, Tensor], number: int, images: Tensor) -> Mapping[int, Tensor]:
+    """A gallery of generated images by round: the first, second, fourth, eighth … and the last one.
+
+    >>> gallery = {}
+    >>> for number in range(1, 8):
+    ...     gallery = hang(gallery, number, torch.zeros(1))
+    >>> list(gallery)
+    [1, 2, 4, 7]
+    """
+    kept = {n: shown for n, shown in gallery.items() if n & (n - 1) == 0}
+    return {**kept, number: images}
+
+
+def developed(env: Env, images: Tensor) -> Tensor:
+    """Normalised images as bytes, for the eye."""
+    mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (env.mean, env.std))
+    return ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).cpu()

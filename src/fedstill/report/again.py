@@ -1,0 +1,51 @@
+"""The exact command that makes a run again."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from fedstill.core.errors import FedstillError
+from fedstill.experiment.config import Experiment, experiment, toml
+
+OPTIONS = ("data", "clients", "active", "rounds", "seed", "samples", "model", "models", "public", "local_test", "drop", "device")
+"""Fields of an experiment with an option of their own; the rest go through --set."""
+
+
+def command(settings: Mapping[str, Any]) -> str:
+    """`fedstill run …` with every setting that is not the default.
+
+    >>> command(experiment({"method": {"name": "fedavg", "lr": 0.05}, "rounds": 5}).plain())
+    'fedstill run fedavg --rounds 5 --set lr=0.05'
+    """
+    given = [name for name in ("data", "model", "public") if str(settings.get(name, "")).startswith("<")]
+    if given:
+        return f"# from Python: fedstill.run(...), since {' and '.join(given)} came as an object, not a name"
+    name = settings["method"]["name"]
+    try:
+        usual = experiment({"method": name}).plain()
+    except FedstillError:
+        return "fedstill run experiment.json"  # a method of one's own, not registered here
+    words = ["fedstill", "run", name]
+    rest: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == "method" or value == usual.get(key):
+            continue
+        if key in OPTIONS:
+            words += [f"--{key.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+        elif key != "workers":  # never changes the bits
+            rest[key] = value
+    reserved = {f.name for f in fields(Experiment)}
+    for key, value in settings["method"].items():
+        if value != usual["method"].get(key):
+            rest[f"method.{key}" if key in reserved else key] = value
+    for key, value in rest.items():
+        words += ["--set", f"{key}={_value(value)}"]
+    return shlex.join(words)
+
+
+def _value(value: Any) -> str:
+    """A value as --set reads it: tables and lists as TOML, the rest as text."""
+    if isinstance(value, Mapping | list):
+        return toml({"x": {"y": value}}).partition("y = ")[2].strip()
+    return str(value).lower() if isinstance(value, bool) else str(value)

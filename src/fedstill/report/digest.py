@@ -1,0 +1,208 @@
+"""What the page shows, as plain numbers: runs, and the series (a model of one experiment, over its seeds) drawn of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import fedstill.methods  # noqa: F401 (registers them)
+from fedstill.core.method import methods
+from fedstill.experiment.config import toml
+from fedstill.experiment.result import METRICS, Result
+from fedstill.experiment.rundir import RunDir
+from fedstill.report import tables
+from fedstill.report.again import command
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of the page: one model of the runs that differ in their seed only, and the chapter it stands in."""
+
+    chapter: str
+    group: str
+    """What the runs are called: the method, with what tells it from its neighbours."""
+    model: str
+    runs: tuple[Result, ...]
+    label: str = ""
+    """What the line is called; the group and the model when not said."""
+
+    @property
+    def title(self) -> str:
+        """The line's name."""
+        alone = len(self.runs[0].models) == 1
+        return self.label or (self.group if alone else f"{self.group} · {self.model}")
+
+
+def series_of(results: Sequence[Result]) -> list[Series]:
+    """Every model of every experiment; a chapter for each data set."""
+    chapters: dict[str, list[Result]] = {}
+    for result in results:
+        chapters.setdefault(str(result.experiment["data"]), []).append(result)
+    return [
+        Series(chapter, tables.label(group[0].experiment, inside), model, tuple(sorted(group, key=_seed)))
+        for chapter, inside in chapters.items()
+        for group in tables.groups(inside)
+        for model in group[0].models
+    ]
+
+
+def _seed(result: Result) -> int:
+    return int(result.experiment.get("seed", 0))
+
+
+def digest(series: Sequence[Series]) -> dict[str, Any]:
+    """The page's data. Numbers stay as they are in metrics.jsonl; of clients only the last round is kept."""
+    runs: dict[int, tuple[int, Result]] = {}
+    for line in series:
+        for result in line.runs:
+            runs.setdefault(id(result), (len(runs), result))
+    shared = _Shared()
+    chapters = list(dict.fromkeys(line.chapter for line in series))
+    keys = list(dict.fromkeys((line.chapter, tuple(id(r) for r in line.runs)) for line in series))
+    entries = [
+        {
+            "chapter": chapters.index(line.chapter),
+            "group": keys.index((line.chapter, tuple(id(r) for r in line.runs))),
+            "label": line.title,
+            "model": line.model,
+            "runs": [runs[id(r)][0] for r in line.runs if line.model in r.models],
+        }
+        for line in series
+    ]
+    names = {(line.chapter, tuple(id(r) for r in line.runs)): line.group for line in series}
+    groups = [
+        {
+            "chapter": chapters.index(chapter),
+            "label": names[chapter, members],
+            "method": runs[members[0]][1].experiment["method"]["name"],
+            "runs": [runs[r][0] for r in members],
+        }
+        for chapter, members in keys
+    ]
+    found = [_run(result, shared) for _, result in runs.values()]
+    carried = {g["method"]: methods[g["method"]].leaves_client() for g in groups if g["method"] in methods}
+    return _finite(
+        {
+            "chapters": chapters,
+            "series": entries,
+            "groups": groups,
+            "runs": found,
+            "leaves": carried,
+            "partitions": shared.items["partition"],
+            "versions": shared.items["versions"],
+        }
+    )
+
+
+class _Shared:
+    """What several runs have in common is kept once."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, list[Any]] = {"partition": [], "versions": []}
+
+    def place(self, kind: str, item: Any) -> int | None:
+        if item is None:
+            return None
+        known = self.items[kind]
+        if item not in known:
+            known.append(item)
+        return known.index(item)
+
+
+def _run(result: Result, shared: _Shared) -> dict[str, Any]:
+    plan, rows = result.experiment, result.rows
+    evaluated = [row for row in rows if row.get("models")]
+    folder = None if result.run_dir is None else RunDir(result.run_dir)
+    made = dict((folder and _read(folder, "versions.json")) or {})
+    typed = made.pop("command", None)
+    known = {
+        "name": "run" if result.run_dir is None else str(result.run_dir),
+        "seed": _seed(result),
+        "planned": plan.get("rounds", len(rows)),
+        "done": len(rows),
+        "rounds": [row["round"] for row in evaluated],
+        "models": {
+            model: {
+                **{metric: result.curve(model, metric) for metric in METRICS},
+                "clients": result.last(model).get("accuracy_per_client", []),
+            }
+            for model in result.models
+        },
+        "fields": result.bytes_by_field(),
+        "traffic": {way: _traffic(result, way) for way in ("down", "up")},
+        "turns": sum(len(row["active"]) for row in rows),
+        "answers": sum(len(row["active"]) - len(row.get("missing", {})) for row in rows),
+        "missing": sum(len(row.get("missing", {})) for row in rows),
+        "seconds": _seconds(rows),
+        "malicious": _malicious(plan),
+        "partition": shared.place("partition", folder and _read(folder, "partition.json")),
+        "versions": shared.place("versions", made or None),
+        "config": toml(plan),
+        "again": command(plan),
+        "typed": typed,
+    }
+    trust = _trust(rows, plan)
+    return {**known, **({"trust": trust} if trust else {})}
+
+
+def _read(folder: RunDir, name: str) -> Any:
+    try:
+        return folder.read(name)
+    except tables.WRONG:
+        return None
+
+
+def _traffic(result: Result, way: str) -> list[int]:
+    """Bytes sent so far, at every evaluated round."""
+    so_far = accumulate(sum(row["bytes"].get(way, {}).values()) for row in result.rows)
+    return [count for row, count in zip(result.rows, so_far, strict=True) if row.get("models")]
+
+
+def _seconds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for row in rows:
+        for phase, spent in row["seconds"].items():
+            total[phase] = total.get(phase, 0.0) + spent
+    return total
+
+
+def _malicious(plan: Mapping[str, Any]) -> list[int]:
+    if not plan.get("malicious"):
+        return []
+    from fedstill.experiment.config import experiment
+
+    try:
+        return list(experiment({**plan, "data": "mnist-5k"}).malicious_clients)
+    except tables.WRONG:
+        return []
+
+
+def _trust(rows: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Round by round, a sign for each client: + trusted, - shut out, space: not there."""
+    told = [(row["round"], row["facts"]) for row in rows if "trusted" in row.get("facts", {})]
+    if not told:
+        return None
+    signs = []
+    for _, facts in told:
+        trusted, answered = set(facts["trusted"]), set(facts.get("answered", facts["trusted"]))
+        signs.append("".join("+" if k in trusted else "-" if k in answered else " " for k in range(plan["clients"])))
+    right = [row.get("identification", {}) for row in rows if "trusted" in row.get("facts", {})]
+    return {
+        "rounds": [number for number, _ in told],
+        "signs": signs,
+        "precision": [entry.get("precision") for entry in right],
+        "recall": [entry.get("recall") for entry in right],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN: a number that is none becomes null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value

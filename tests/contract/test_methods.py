@@ -1,0 +1,150 @@
+"""What every registered method promises, whatever it computes."""
+
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import same_bits, small_experiment, small_method
+
+from fedstill.core.loop import Party, rounds
+from fedstill.core.method import Method, Reply, methods
+from fedstill.core.record import Carries, dumps, leaves, loads, sizes
+from fedstill.core.shelf import Room, Shelf
+from fedstill.core.value import build_named, plain
+from fedstill.experiment.run import active, resume, start, transport
+from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import stage
+
+EVERY = sorted(methods)
+
+
+def last_state(path: Path) -> Any:
+    state, notes = RunDir.open(path).latest()
+    assert state is not None
+    assert notes == []
+    return state
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_method_is_a_value(name: str) -> None:
+    method = small_method(name)
+    assert pickle.loads(pickle.dumps(method)) == method
+    assert replace(method) == method
+    assert build_named(Method, plain(method)) == method
+    assert method.paper, "its paper is named"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_field_that_leaves_a_client_says_what_it_carries(name: str) -> None:
+    declared = methods[name].leaves_client()
+    assert declared
+    assert set(declared) == {f.name for f in fields(methods[name].upload_type())}
+    assert set(declared.values()) <= {str(c) for c in Carries}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_transports_agree_and_resume_is_exact(name: str, runs: Path) -> None:
+    plan = small_experiment(small_method(name))
+    start(plan, out=runs, name="inline")
+    start(replace(plan, workers="2"), out=runs, name="processes")
+    start(replace(plan, workers="threads"), out=runs, name="threads")
+    start(replace(plan, rounds=1, workers="2"), out=runs, name="resumed")
+    resume(runs / "resumed", rounds=2, workers="inline")
+    whole = last_state(runs / "inline")
+    for other in ("processes", "threads", "resumed"):
+        state = last_state(runs / other)
+        assert same_bits(whole.server, state.server), other
+        assert list(whole.clients) == list(state.clients)
+        assert all(same_bits(whole.clients[k], state.clients[k]) for k in whole.clients), other
+    scores = [[row["models"] for row in RunDir.open(runs / n).rows()] for n in ("inline", "processes", "resumed")]
+    assert scores[0] == scores[1] == scores[2]
+    assert scores[0][-1], "it reports at least one model"
+
+
+def staged(name: str, **settings: Any) -> tuple[Any, Any]:
+    plan = small_experiment(small_method(name), **settings)
+    return plan, stage(plan, Room())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_bytes_are_those_of_the_messages_and_messages_survive_the_wire(name: str) -> None:
+    plan, ready = staged(name)
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        first = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1))
+    server = plan.method.init_server(ready.env.at(0))
+    down = [plan.method.download(ready.env.at(0, k), server) for k in active(plan, 0)]
+    assert sum(first.bytes["down"].values()) == sum(sum(sizes(d).values()) for d in down)
+    assert sum(first.bytes["up"].values()) == sum(sum(sizes(r.upload).values()) for r in first.replies) > 0
+    for reply in first.replies:
+        again = loads(dumps(reply.upload))
+        assert type(again) is type(reply.upload)
+        assert same_bits(again, reply.upload)
+
+
+class Spoiled:
+    """A client that sends what it should not."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def data(self, env: Any, data: Any) -> Any:
+        return data
+
+    def upload(self, env: Any, upload: Any, *context: Any) -> Any:
+        if self.how == "nonsense":
+            return Reply(0, 0, None)
+        name, tensor = next((n, t) for n, t in leaves(upload) if t.is_floating_point() and t.numel())
+        bad = torch.full_like(tensor, float("nan")) if self.how == "nan" else torch.zeros(1, 1)
+        if self.how == "huge":
+            bad = torch.full_like(tensor, 1e30)
+        return _with(upload, name.strip("/").split("/"), bad)
+
+
+def _with(value: Any, path: list[str], tensor: torch.Tensor) -> Any:
+    if not path:
+        return tensor
+    head, *rest = path
+    if isinstance(value, dict):
+        key = head if head in value else int(head)
+        return {**value, key: _with(value[key], rest, tensor)}
+    if isinstance(value, tuple):
+        return tuple(_with(v, rest, tensor) if i == int(head) else v for i, v in enumerate(value))
+    return replace(value, **{head: _with(getattr(value, head), rest, tensor)})
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("how", ["nan", "shape", "huge", "nonsense"])
+def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(name: str, how: str) -> None:
+    plan, ready = staged(name, active=1.0, rounds=1)
+    honest = ready.party
+    ready = replace(ready, party=lambda k: Party(honest(k).data, Spoiled(how) if k == 2 else None))
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        done = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1))
+    assert set(done.missing) == {2}
+    assert done.missing[2].startswith("refused")
+    assert [r.client for r in done.replies] == [0, 1, 3, 4, 5]
+    for path, tensor in leaves(_without_shelves(done.server)):
+        assert not tensor.is_floating_point() or torch.isfinite(tensor).all(), path
+
+
+def _without_shelves(server: Any) -> Any:
+    """The server's record without what lives in files."""
+    if isinstance(server, Shelf):
+        return None
+    if hasattr(server, "__dataclass_fields__"):
+        return tuple(_without_shelves(getattr(server, f.name)) for f in fields(server))
+    if isinstance(server, tuple | list):
+        return tuple(_without_shelves(item) for item in server)
+    return server
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_round_without_any_reply_leaves_everything_as_it_was(name: str, runs: Path) -> None:
+    plan = small_experiment(small_method(name), drop=1.0, rounds=2)
+    result = start(plan, out=runs, name="silent")
+    assert all(set(row["missing"].values()) == {"dropped out"} for row in result.rows)
+    before = plan.method.init_server(stage(plan, Room()).env.at(0))
+    assert same_bits(_without_shelves(before), _without_shelves(last_state(runs / "silent").server))
