@@ -268,5 +268,7 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
         return 1 if isinstance(error, RunError) else 2
 
 
+from fedstill import cli_deploy  # noqa: E402, F401 (its commands join `app`)
+
 if __name__ == "__main__":
     main()

@@ -24,5 +24,5 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """The error for a name nobody registered: it lists the known ones, the nearest first."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return UsageError(f"unknown {kind} {str(name)!r}{hint} Known: {', '.join(names) or 'none'}".replace("? Known", "? known"))
+    hint = f"; did you mean {near[0]}?" if near else ";"
+    return UsageError(f"unknown {kind} {str(name)!r}{hint} known: {', '.join(names) or 'none'}")

@@ -5,7 +5,9 @@ clients that were seen have an entry. When the entries outgrow a limit they move
 read; a checkpoint writes only the entries that are new, and a manifest of the rest.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +30,9 @@ class Room:
         """The folder; a temporary one, gone with the process, when the run has none."""
         if self.folder is not None:
             return self.folder
-        object.__setattr__(self, "_temporary", tempfile.TemporaryDirectory(prefix="fedstill-"))
-        return Path(self._temporary.name)  # type: ignore[attr-defined]
+        made = Path(tempfile.mkdtemp(prefix="fedstill-"))
+        weakref.finalize(self, shutil.rmtree, made, True)
+        return made
 
 
 @dataclass(frozen=True)

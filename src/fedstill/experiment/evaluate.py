@@ -39,8 +39,8 @@ class Exam:
                 return module(self.images[start : start + self.chunk]).argmax(-1).cpu()  # type: ignore[no-any-return]
 
         with ThreadPoolExecutor(self.threads) as threads:
-            predicted = torch.cat(list(threads.map(right, range(0, len(self.pool), self.chunk))))
-        return predicted == self.pool.y
+            predicted = list(threads.map(right, range(0, len(self.pool), self.chunk)))
+        return torch.cat([self.pool.y[:0], *predicted]) == self.pool.y
 
     def local_accuracies(self, correct: Tensor, clients: Sequence[int] | None = None) -> list[float | None]:
         """Accuracy on the local tests of these clients (all, when not said); None where there is no test."""

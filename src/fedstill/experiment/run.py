@@ -3,18 +3,18 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from fedstill.core import rng
 from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round, Transport, rounds
-from fedstill.core.method import Method
+from fedstill.core.method import Env, Method
 from fedstill.core.shelf import Room
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment
@@ -108,25 +108,43 @@ def _follow(
     plan: Experiment, ready: Stage, folder: RunDir | None, checkpoint: Checkpoint | None, watcher: Watcher
 ) -> Result:
     """Drive the loop; evaluate, write and tell after every round."""
-    env, method = ready.env, plan.method
-    first = checkpoint.round if checkpoint else 0
-    states = checkpoint.clients if checkpoint else env.shelf("clients")
-    rows = folder.rows() if folder else []
+    states = checkpoint.clients if checkpoint else ready.env.shelf("clients")
     with one_thread(), transport(plan, ready, states) as link:
-        examiner = Examiner(plan, ready, link)
-        watcher.started(plan, ready, folder.path if folder else None, first)
-        for note in ready.notes:
-            watcher.note(note)
-        server = checkpoint.server if checkpoint else None
-        for done in rounds(method, env, link, lambda t: active(plan, t), plan.rounds, server, first):
-            row = examiner.row(done)
-            rows.append(row)
-            number = done.number + 1
-            if folder:
-                folder.append(row)
-                if number % plan.checkpoint_every == 0 or number == plan.rounds:
-                    folder.checkpoint(Checkpoint(number, done.server, link.states))
-            watcher.round(row)
+        return drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
+
+
+class Examines(Protocol):
+    """Who makes a round's line of metrics."""
+
+    def row(self, done: Round) -> dict[str, Any]:
+        """Everything about a round, as plain numbers, text and lists."""
+
+
+def drive(
+    plan: Experiment,
+    ready: Stage,
+    link: Transport,
+    examiner: Examines,
+    folder: RunDir | None,
+    checkpoint: Checkpoint | None,
+    watcher: Watcher,
+) -> Result:
+    """Drive the loop over an open transport."""
+    first = checkpoint.round if checkpoint else 0
+    rows = folder.rows() if folder else []
+    watcher.started(plan, ready, folder.path if folder else None, first)
+    for note in ready.notes:
+        watcher.note(note)
+    server = checkpoint.server if checkpoint else None
+    for done in rounds(plan.method, ready.env, link, lambda t: active(plan, t), plan.rounds, server, first):
+        row = examiner.row(done)
+        rows.append(row)
+        number = done.number + 1
+        if folder:
+            folder.append(row)
+            if number % plan.checkpoint_every == 0 or number == plan.rounds:
+                folder.checkpoint(Checkpoint(number, done.server, link.states))
+        watcher.round(row)
     result = Result(plan.plain(), rows, folder.path if folder else None, sum(sum(r["seconds"].values()) for r in rows))
     if folder:
         folder.write("result.json", result.summary())
@@ -145,26 +163,7 @@ class Examiner:
 
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
-        began = time.perf_counter()
-        env, method = self.env.at(done.number), self.plan.method
-        facts = dict(method.facts(env, done.server))
-        row: dict[str, Any] = {
-            "round": done.number + 1,
-            "active": sorted([r.client for r in done.replies] + list(done.missing)),
-            "missing": {str(k): why for k, why in done.missing.items()},
-            "models": {},
-            "bytes": done.bytes,
-            "client_seconds": {str(r.client): round(r.seconds, 4) for r in done.replies},
-        }
-        last = done.number + 1 == self.plan.rounds
-        if (done.number + 1) % self.plan.evaluate_every == 0 or last:
-            row["models"] = self.scores(done)
-        if "trusted" in facts and self.plan.malicious:
-            found = identification(facts["trusted"], facts["answered"], self.plan.malicious_clients)
-            row["identification"] = {"trusted": facts["trusted"], **found}
-        row["facts"] = facts
-        row["seconds"] = {**done.seconds, "evaluate": time.perf_counter() - began}
-        return row
+        return row_of(self.plan, self.env, done, self.scores)
 
     def scores(self, done: Round) -> dict[str, Any]:
         """Every model's metrics."""
@@ -200,6 +199,32 @@ class Examiner:
         if self.plan.malicious:
             scores["accuracy_honest"] = _mean([a for k, a in whole.items() if k not in self.plan.malicious_clients])
         return {"personal": scores}
+
+
+def row_of(
+    plan: Experiment, env: Env, done: Round, scores: Callable[[Round], dict[str, Any]]
+) -> dict[str, Any]:
+    """Everything about a round, as plain numbers, text and lists."""
+    began = time.perf_counter()
+    env, method = env.at(done.number), plan.method
+    facts = dict(method.facts(env, done.server))
+    row: dict[str, Any] = {
+        "round": done.number + 1,
+        "active": sorted([r.client for r in done.replies] + list(done.missing)),
+        "missing": {str(k): why for k, why in done.missing.items()},
+        "models": {},
+        "bytes": done.bytes,
+        "client_seconds": {str(r.client): round(r.seconds, 4) for r in done.replies},
+    }
+    last = done.number + 1 == plan.rounds
+    if (done.number + 1) % plan.evaluate_every == 0 or last:
+        row["models"] = scores(done)
+    if "trusted" in facts and plan.malicious:
+        found = identification(facts["trusted"], facts["answered"], plan.malicious_clients)
+        row["identification"] = {"trusted": facts["trusted"], **found}
+    row["facts"] = facts
+    row["seconds"] = {**done.seconds, "evaluate": time.perf_counter() - began}
+    return row
 
 
 def _mean(values: Sequence[float]) -> float | None:

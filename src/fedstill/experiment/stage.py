@@ -16,10 +16,12 @@ from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Room
 from fedstill.data import Dataset, Samples, load, load_clients, pool
+from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
+from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
-from fedstill.models import initial, models
+from fedstill.models import Shape, initial, models
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,15 @@ class Stage:
 
 def stage(experiment: Experiment, room: Room) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
-    dataset, private, owners = _data(experiment)
+    dataset, private, owners, tests = _data(experiment)
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = dataset.fit(_pixels(specs))
-    public_classes = None
+    dataset = dataset.fit(pixels_of(specs))
+    public_classes: int | None = None
+    public_set: Samples | None
     if isinstance(experiment.public, str):
-        other = load(experiment.public).fit(_pixels(specs))
+        other = load(experiment.public).fit(pixels_of(specs))
         public_set = other.train
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -68,7 +71,7 @@ def stage(experiment: Experiment, room: Room) -> Stage:
         parts, notes = tuple(private[part] for part in split.parts), split.notes
     else:
         parts = tuple(np.setdiff1d(part, public) for part in owners)
-    train, exam = _exam(experiment, dataset, parts)
+    train, exam = _exam(experiment, dataset, parts, tests)
     untested = [k for k, local in enumerate(exam.local) if not len(local)]
     if untested:
         notes += (f"clients {', '.join(map(str, untested))} have no test samples: left out of FM and WLP",)
@@ -77,7 +80,7 @@ def stage(experiment: Experiment, room: Room) -> Stage:
         sizes=tuple(len(part) for part in train),
         classes=dataset.classes,
         shape=dataset.train.shape,
-        build=_builder(experiment, specs, dataset),
+        build=builder(specs, dataset.train.shape, dataset.classes),
         mean=dataset.train.mean,
         std=dataset.train.std,
         public=public_set,
@@ -85,6 +88,8 @@ def stage(experiment: Experiment, room: Room) -> Stage:
         device=exam.device,
         room=room,
     )
+    for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
+        env.build(place, None)  # a model that does not fit the data is named before anything runs
     malicious = set(experiment.malicious_clients)
 
     def party(client: int) -> Party:
@@ -95,17 +100,33 @@ def stage(experiment: Experiment, room: Room) -> Stage:
     return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes)
 
 
-def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], tuple[np.ndarray[Any, Any], ...] | None]:
-    """The data set, the indices that are to be split, and who owns them where clients brought their own."""
+Indices = tuple[np.ndarray[Any, Any], ...]
+
+
+def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
+    """The data set, the indices that are to be split, and who owns and is tested on which where clients brought their own."""
     data = experiment.data
     if isinstance(data, list):
-        dataset, split = pool(load_clients(data))
-        return dataset, np.arange(len(dataset.train)), split.parts
+        own = _own(data)
+        dataset, train, test = pool_own(own, "own clients")
+        return dataset, np.concatenate(train), train, test
     dataset = data if isinstance(data, Dataset) else load(data)
     if experiment.samples:
         stream = rng.numpy_stream(experiment.seed, "subset")
         dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
-    return dataset, np.arange(len(dataset.train)), None
+    return dataset, np.arange(len(dataset.train)), None, None
+
+
+def _own(data: list[Any]) -> list[Own]:
+    """Clients' own data, (x, y) or the name or path of each, with common classes and normalisation."""
+    if not all(isinstance(part, str) for part in data):
+        classes = pool(loaded := load_clients(data))[0].class_names
+        return [Own(samples, None, classes) for samples in loaded]
+    brought = [read_own(spec) for spec in data]
+    known = [summary(own.train, own.class_names) for own in brought]
+    agreed(known, data)
+    classes = common_classes([own.class_names for own in brought])
+    return [own.cast(*pooled(known), classes) for own in brought]
 
 
 def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -115,19 +136,21 @@ def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, A
     if not 0 < float(experiment.public) < 1:
         raise UsageError(f"public = {experiment.public}: must be a share > 0 and < 1, or a data set")
     stream = rng.numpy_stream(experiment.seed, "public")
-    return public_split(dataset.train.y.numpy(), stream, float(experiment.public))[0]
+    return private[public_split(dataset.train.y.numpy()[private], stream, float(experiment.public))[0]]
 
 
 def _exam(
-    experiment: Experiment, dataset: Dataset, parts: tuple[np.ndarray[Any, Any], ...]
-) -> tuple[tuple[np.ndarray[Any, Any], ...], Exam]:
+    experiment: Experiment, dataset: Dataset, parts: Indices, brought: Indices | None
+) -> tuple[Indices, Exam]:
     """Every client's training samples, and the exam: local tests, and the global test where there is one."""
     device = device_of(experiment.device)
     labels = dataset.train.y.numpy()
     tests = dataset.test
     stream = rng.numpy_stream(experiment.seed, "local test")
-    if experiment.local_test:
-        parts, held = local_split(parts, stream, experiment.local_test)
+    if experiment.local_test or brought is not None:
+        parts, held = (
+            local_split(parts, stream, experiment.local_test) if brought is None else _own_tests(experiment, parts, brought)
+        )
         edges = np.cumsum([0, *(len(index) for index in held)])
         local = tuple(torch.arange(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
         pool = dataset.train[np.concatenate(held)]
@@ -140,6 +163,20 @@ def _exam(
         local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
         pool, whole = tests, torch.arange(len(tests))
     return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1)
+
+
+def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Indices, Indices]:
+    """Clients that brought their own data are tested on the test part they brought, else on a share of their samples.
+
+    The cut is keyed by client, so that a site makes the same one without knowing the other sites.
+    """
+    train, held = [], []
+    for client, (part, test) in enumerate(zip(parts, brought, strict=True)):
+        if not len(test) and experiment.local_test:
+            (part,), (test,) = local_split([part], local_stream(experiment.seed, client), experiment.local_test)
+        train.append(part)
+        held.append(test)
+    return tuple(train), tuple(held)
 
 
 def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
@@ -162,7 +199,7 @@ def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
     return (*own, experiment.server_model or own[0])
 
 
-def _pixels(specs: tuple[Any, ...]) -> tuple[int, ...] | None:
+def pixels_of(specs: tuple[Any, ...]) -> tuple[int, ...] | None:
     """The image sides that all these models take."""
     asked = [set(models[s].pixels) for s in set(filter(_named, specs)) if getattr(models[s], "pixels", None)]
     return tuple(sorted(set.intersection(*asked))) if asked else None
@@ -172,23 +209,20 @@ def _named(spec: Any) -> bool:
     return isinstance(spec, str) and ":" not in spec
 
 
-def _builder(
-    experiment: Experiment, specs: tuple[Any, ...], dataset: Dataset
-) -> Callable[[int | None, int | None], nn.Module]:
+def builder(specs: tuple[Any, ...], shape: Shape, classes: int) -> Callable[[int | None, int | None], nn.Module]:
+    """How `Env` builds modules: `specs` names the model of every client, and last the server's."""
     prototypes: dict[int, nn.Module] = {}
     first = {id(spec) if not isinstance(spec, str) else spec: i for i, spec in reversed(list(enumerate(specs)))}
 
     def build(client: int | None, seed: int | None) -> nn.Module:
         spec = specs[-1 if client is None else client]
         if seed is not None:
-            return initial(spec, dataset.train.shape, dataset.classes, seed)
+            return initial(spec, shape, classes, seed)
         place = first[spec if isinstance(spec, str) else id(spec)]
         if place not in prototypes:
-            prototypes[place] = initial(spec, dataset.train.shape, dataset.classes, 0)
+            prototypes[place] = initial(spec, shape, classes, 0)
         return copy.deepcopy(prototypes[place])
 
-    for place in first.values():  # a model that does not fit the data is named before anything runs
-        build(place if place < experiment.clients else None, None)
     return build
 
 

@@ -1,9 +1,13 @@
 """The methods, one file each; importing this registers them all."""
 
+from fedstill.methods.dafkd import DaFKD
 from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.feddistill import FedDistill
 from fedstill.methods.feddistill_plus import FedDistillPlus
 from fedstill.methods.fedgkd import FedGKD
+from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
+from fedstill.methods.fedmd import FedMD
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
 from fedstill.methods.fedtkd import FedTKD
@@ -13,11 +17,15 @@ from fedstill.methods.scaffold import Scaffold
 
 __all__ = [
     "QFFL",
+    "DaFKD",
     "FedAvg",
+    "FedDistill",
     "FedDistillPlus",
     "FedGKD",
+    "FedHe",
     "FedKF",
     "FedKFMinus",
+    "FedMD",
     "FedProx",
     "FedRAD",
     "FedTKD",

@@ -74,6 +74,8 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
         object.__setattr__(self, "one_architecture", self.share_weights)
         if isinstance(self.gather, Remember) and self.gather.slots == "client":
             raise UsageError("gather.slots = 'client': feddistill-plus uploads more than weights; must be 'server'")
+        if not self.share_weights and self.gather != Remember() and self.gather.reads is not None:
+            raise UsageError(f"gather = {type(self.gather).__name__}: works on weights, and share_weights is false")
 
     def init_server(self, env: Env) -> Shared:
         """Nothing is known of any class."""

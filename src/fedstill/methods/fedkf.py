@@ -50,7 +50,7 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
-    generator: str = setting("light", doc="light, dafl or dcgan; none: plain noise images")
+    generator: str = setting("light", doc="light, dafl or dcgan; noise: plain noise images, nothing learnt")
     channels: int | None = setting(None, ge=1, doc="width of the light generator")
     noise: int = setting(100, ge=1, doc="length of z")
     generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator (β)")
@@ -69,10 +69,13 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
 
     def init_client(self, env: Env) -> Imagination:
         """θ_k ← θ, the same for all (line 2)."""
-        return Imagination(dict(self.make_generator(env).state_dict()), {}, None)
+        generator = self.make_generator(env)
+        return Imagination({} if generator is None else dict(generator.state_dict()), {}, None)
 
-    def make_generator(self, env: Env) -> nn.Module:
-        """g with the initial θ."""
+    def make_generator(self, env: Env) -> nn.Module | None:
+        """g with the initial θ; None for plain noise."""
+        if self.generator == "noise":
+            return None
         with seeded(env.at(0).key("generator")):
             return build_generator(self.generator, env.shape, self.noise, env.mean, env.std, self.channels)
 
@@ -85,24 +88,39 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
         student = self.learner(env, env.module(down.weights))
         teacher = frozen(env.module(down.teacher or down.weights))
-        generator = self.make_generator(env).to(env.device)
-        generator.load_state_dict(state.generator)
-        artist = Learner(generator.train(), torch.optim.Adam(generator.parameters(), lr=self.generator_lr))
-        artist.recall(state.memory)
-        plain = self.profile == "authors" and env.round == 0
+        artist = self.artist(env, state)
+        alone = not self.gamma or (self.profile == "authors" and env.round == 0)
         stream = env.stream("noise")
         for x, y in self.pace(env).batches(env, data, student.module):
-            if plain or not self.gamma:
+            if alone:
                 student.step(cross_entropy(student(x), y))
                 continue
-            z = torch.randn(self.batch, self.noise, generator=stream).to(env.device)
-            imagined = artist(z)
+            imagined = self.imagine(env, artist, stream)
             features = teacher.features(imagined)  # type: ignore[operator]
             wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
-            artist.step(self.generator_loss(env, wisdom, features, student, imagined))
+            if artist is not None:
+                artist.step(self.generator_loss(env, wisdom, features, student, imagined))
             student.step(self.student_loss(student.module, x, y, imagined.detach(), wisdom.detach()))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
+        if artist is None:
+            return Imagination({}, {}, kept), upload
         return Imagination(artist.weights, artist.memory, kept), upload
+
+    def artist(self, env: Env, state: Imagination) -> Learner | None:
+        """The generator as the client left it, with its Adam."""
+        generator = self.make_generator(env)
+        if generator is None:
+            return None
+        generator.load_state_dict(state.generator)
+        generator.to(env.device).train()
+        return Learner(generator, torch.optim.Adam(generator.parameters(), self.generator_lr)).recall(state.memory)
+
+    def imagine(self, env: Env, artist: Learner | None, stream: torch.Generator) -> Tensor:
+        """x̂ = g(z), z ~ N(0, I): made once for both steps."""
+        if artist is not None:
+            return artist(torch.randn(self.batch, self.noise, generator=stream).to(env.device))
+        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (env.mean, env.std))
+        return ((torch.rand(self.batch, *env.shape, generator=stream) - mean) / std).to(env.device)
 
     def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
         """(5) L_G = L_IE + λ₁ L_OH + λ₂ L_A on the teacher's view of the imagined batch."""

@@ -24,7 +24,7 @@ class EmbeddingGenerator(nn.Module):
     std: Tensor
 
     def __init__(
-        self, shape: Shape, classes: int, noise: int, mean: Sequence[float], std: Sequence[float], width: int = 128
+        self, shape: Shape, classes: int, noise: int, mean: Sequence[float], std: Sequence[float], width: int = 64
     ) -> None:
         super().__init__()
         self.shape = shape

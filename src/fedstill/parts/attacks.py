@@ -1,29 +1,215 @@
-"""Attacks: what malicious clients do to their own turn. They wrap it; the method cannot tell."""
+"""Attacks: what malicious clients do to their own turn. They wrap it; the method cannot tell.
 
-from abc import ABC
-from dataclasses import dataclass
+An attack on data changes what a client trains on and fits every method; one on logits or on weights changes that field
+of the upload. Every draw comes from a stream of the attack's own, so the client's batches stay what they were.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fedstill.core.method import Env
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Env, Method
+from fedstill.core.record import Carries
 from fedstill.core.registry import Registry
-from fedstill.core.value import Value
+from fedstill.core.value import Value, setting
+from fedstill.data.samples import Samples
+from fedstill.parts.gather import lacking
+
+AnyMethod = type[Method[Any, Any, Any, Any]]
 
 
 @dataclass(frozen=True)
 class Attack(Value, ABC):
     """Base of all attacks: changes nothing."""
 
+    def misfit(self, method: AnyMethod) -> str | None:
+        """Why the attack cannot be made on this method, if so."""
+        return None
+
     def on(self, place: int) -> "Attack":
         """The attack of the place-th malicious client, where they differ."""
         return self
 
-    def data(self, env: Env, data: Any) -> Any:
+    def data(self, env: Env, data: Samples) -> Samples:
         """The data it trains on."""
         return data
 
-    def upload(self, env: Env, upload: Any) -> Any:
-        """What it sends instead."""
+    def upload(self, env: Env, upload: Any, down: Any) -> Any:
+        """What it sends instead; `down` is what it was sent."""
         return upload
 
 
 attacks: Registry[Attack] = Registry("attack", Attack)
+
+
+@dataclass(frozen=True)
+class LogitAttack(Attack, ABC):
+    """An attack on the logits of an upload, one row a sample (or a class)."""
+
+    def misfit(self, method: AnyMethod) -> str | None:
+        """Needs an upload of logits."""
+        return lacking(method, "logits", Carries.LOGITS, Carries.CLASS_LOGITS)
+
+    def upload(self, env: Env, upload: Any, down: Any) -> Any:
+        """The upload with other logits."""
+        return replace(upload, logits=self.forged(env.stream("attack"), upload.logits))
+
+    @abstractmethod
+    def forged(self, stream: torch.Generator, logits: Tensor) -> Tensor:
+        """The logits it sends instead."""
+
+
+@attacks.register("logit-flip")
+@dataclass(frozen=True)
+class LogitFlip(LogitAttack):
+    """FedTKD's Type-1: for a share of the samples, the largest logit trades places with another, drawn at random."""
+
+    share: float = setting(0.5, ge=0, le=1, doc="share of the samples whose logits are flipped")
+
+    def forged(self, stream: torch.Generator, logits: Tensor) -> Tensor:
+        """The largest logit's place and the place it is swapped with differ always."""
+        count, classes = logits.shape
+        if classes < 2:
+            return logits
+        rows = torch.randperm(count, generator=stream)[: round(self.share * count)]
+        top = logits[rows].argmax(-1)
+        other = (top + torch.randint(1, classes, (len(rows),), generator=stream)) % classes
+        out = logits.clone()
+        out[rows, top], out[rows, other] = logits[rows, other], logits[rows, top]
+        return out
+
+
+@attacks.register("second-max")
+@dataclass(frozen=True)
+class SecondMax(LogitAttack):
+    """FedTKD's Type-3: half of the other logits of every sample rise to just below the largest."""
+
+    gap: float = setting(1e-5, ge=0, doc="how far below the largest logit they end")
+
+    def forged(self, stream: torch.Generator, logits: Tensor) -> Tensor:
+        """ceil((classes − 1)/2) positions become max − 1e-5, or the next smaller float where that is no change."""
+        top, place = logits.max(-1, keepdim=True)
+        lower = top - self.gap
+        lower = torch.where(lower < top, lower, torch.nextafter(top, torch.full_like(top, -torch.inf)))
+        order = torch.rand(logits.shape, generator=stream).scatter(-1, place, 2.0).argsort(-1)  # the largest comes last
+        chosen = order[:, : math.ceil((logits.shape[-1] - 1) / 2)]
+        return logits.scatter(-1, chosen, lower.expand_as(chosen))
+
+
+@attacks.register("noisy-data")
+@dataclass(frozen=True)
+class NoisyData(Attack):
+    """FedTKD's Type-2: Gaussian noise on a share of the private images, the same in all rounds; labels are kept."""
+
+    share: tuple[float, ...] = setting(
+        (0.75, 0.8, 0.85, 0.9, 0.95),
+        doc="share of noisy images, cycled over the attackers (here the paper's for Fashion-MNIST)",
+    )
+    std: float = setting(1.0, gt=0, doc="standard deviation of the noise; 1 is the range from black to white")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.share or not all(0 <= s <= 1 for s in self.share):
+            raise UsageError(f"share = {', '.join(map(str, self.share))}: must be shares from 0 to 1")
+
+    def on(self, place: int) -> "NoisyData":
+        """The place-th attacker's share alone."""
+        return replace(self, share=(self.share[place % len(self.share)],))
+
+    def data(self, env: Env, data: Samples) -> Samples:
+        """The client's samples, that many of them noisy."""
+        stream = env.at(0, env.client).stream("noisy data")
+        rows = torch.randperm(len(data), generator=stream)[: round(self.share[0] * len(data))]
+        whole = data.x.dtype == torch.uint8
+        low, high = (0.0, 255.0) if whole else (float(data.x.min()), float(data.x.max()))
+        clean = data.x[rows].float()
+        noisy = clean + self.std * (high - low) * torch.randn(clean.shape, generator=stream)
+        noisy = noisy.clamp(low, high)
+        x = data.x.clone()
+        x[rows] = (noisy.round() if whole else noisy).to(x.dtype)
+        return replace(data, x=x)
+
+
+@attacks.register("label-flip")
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    """Trains on wrong labels: class c becomes class C − 1 − c."""
+
+    def data(self, env: Env, data: Samples) -> Samples:
+        """The client's samples, mislabelled."""
+        return replace(data, y=env.classes - 1 - data.y)
+
+
+@dataclass(frozen=True)
+class WeightAttack(Attack, ABC):
+    """An attack on uploaded weights, made from them and from the weights that came down.
+
+    Counters and BatchNorm's variances stay as trained: no weights of a working network look like that.
+    """
+
+    def misfit(self, method: AnyMethod) -> str | None:
+        """Needs weights that travel both ways."""
+        if "weights" not in {f.name for f in fields(method.download_type())}:
+            return "works on model weights; this method sends none down"
+        return lacking(method, "weights", Carries.WEIGHTS)
+
+    def upload(self, env: Env, upload: Any, down: Any) -> Any:
+        """The upload with other weights; where it tells their change since the last upload, that is moved as well."""
+        if upload.weights is None or down.weights is None:
+            raise UsageError("attack: works on model weights; with these settings the method sends none")
+        stream = env.stream("attack")
+        forged = {
+            name: self.forged(stream, trained, down.weights[name])
+            if trained.is_floating_point() and not name.endswith("running_var")
+            else trained
+            for name, trained in upload.weights.items()
+        }
+        if hasattr(upload, "change"):
+            moved = {n: c + (forged[n].double() - upload.weights[n].double()) for n, c in upload.change.items()}
+            return replace(upload, weights=forged, change=moved)
+        return replace(upload, weights=forged)
+
+    @abstractmethod
+    def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:
+        """What it sends instead of a trained tensor."""
+
+
+@attacks.register("sign-flip")
+@dataclass(frozen=True)
+class SignFlip(WeightAttack):
+    """Goes the other way: w_t − scale (w_k − w_t). At scale s, 1 in s + 1 such clients brings an average to a halt."""
+
+    scale: float = setting(10.0, gt=0, doc="length of the step back, relative to the step forward")
+
+    def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:
+        """The trained step, reversed and scaled."""
+        return received - self.scale * (trained - received)
+
+
+@attacks.register("scaled")
+@dataclass(frozen=True)
+class Scaled(WeightAttack):
+    """Shouts: w_t + scale (w_k − w_t)."""
+
+    scale: float = setting(10.0, gt=0, doc="factor on the trained step")
+
+    def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:
+        """The trained step, scaled."""
+        return received + self.scale * (trained - received)
+
+
+@attacks.register("gaussian")
+@dataclass(frozen=True)
+class Gaussian(WeightAttack):
+    """Sends noise for a trained step: w_t + std·ξ, ξ ~ N(0, I)."""
+
+    std: float = setting(1.0, gt=0, doc="standard deviation of the noise")
+
+    def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:
+        """The received weights, with noise."""
+        return received + self.std * torch.randn(received.shape, generator=stream, dtype=received.dtype)

@@ -1,6 +1,6 @@
 """Distillation on the server: a student learns from an ensemble of the clients' models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax, softmax
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
 from fedstill.core.record import State
+from fedstill.core.value import Value, setting
 from fedstill.data.samples import batches
 from fedstill.parts.gather import Gather
 from fedstill.parts.learner import Learner, frozen, predict
@@ -101,26 +102,25 @@ def distil(
     return done
 
 
+@dataclass(frozen=True)
+class Distillation(Value):
+    """How the server distils: fields shared by the methods, and the lesson they describe."""
+
+    distill_lr: float = setting(1e-2, gt=0, doc="Adam's rate for distillation")
+    distill_epochs: int = setting(1, ge=1, doc="passes over the distillation samples")
+    distill_batch: int = setting(32, ge=1, doc="batch size of distillation")
+    temperature: float = setting(1.0, gt=0, doc="t of the distillation")
+
+    def distilled(self, env: Env, start: State, lesson: Lesson) -> State:
+        """The weights after the lesson; BatchNorm's statistics stay those of `start`, as the samples are not real."""
+        module = env.module(start).eval()
+        student = Learner(module, torch.optim.Adam(module.parameters(), lr=self.distill_lr))
+        plan = {"batch": self.distill_batch, "epochs": self.distill_epochs}
+        distil(env, student, lesson, temperature=self.temperature, **plan)
+        return student.weights
+
+
 def server_slots(gather: Gather) -> None:
     """Refuse a gather whose slots are kept by the clients: these methods' uploads carry no change of the weights."""
     if getattr(gather, "slots", "server") != "server":
         raise UsageError("gather.slots = client: must be server for this method")
-
-
-def hang(gallery: Mapping[int, Tensor], number: int, images: Tensor) -> Mapping[int, Tensor]:
-    """A gallery of generated images by round: the first, second, fourth, eighth … and the last one.
-
-    >>> gallery = {}
-    >>> for number in range(1, 8):
-    ...     gallery = hang(gallery, number, torch.zeros(1))
-    >>> list(gallery)
-    [1, 2, 4, 7]
-    """
-    kept = {n: shown for n, shown in gallery.items() if n & (n - 1) == 0}
-    return {**kept, number: images}
-
-
-def developed(env: Env, images: Tensor) -> Tensor:
-    """Normalised images as bytes, for the eye."""
-    mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (env.mean, env.std))
-    return ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).cpu()

@@ -5,40 +5,55 @@ Equation numbers are those of Wang et al., DaFKD, CVPR 2023. A score s is a logi
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, softmax
+from torch.nn.functional import logsigmoid, one_hot, softmax
 
 from fedstill.core.record import State
-from fedstill.models.classifier import Shape
-from fedstill.models.conditional import feature_width
 from fedstill.parts.learner import weights_of
 
+LEAST = 1e-30
+"""The least importance a client uploads: the sum over clients must not vanish."""
 
-class Discriminator(nn.Module):
-    """One linear layer on features: the classifier's (3.4, the shared trunk), or those of a trunk of its own (final)."""
 
-    def __init__(self, classifier: nn.Module, shape: Shape, shared: bool) -> None:
+class Duel(nn.Module):
+    """A client's classifier and its domain discriminator: two heads on one trunk (3.4), or a trunk each (final).
+
+    The discriminator's head is one linear layer on feature vectors; `trunk` is a classifier whose features it uses
+    instead of the shared ones.
+    """
+
+    def __init__(self, classifier: nn.Module, trunk: nn.Module | None, width: int) -> None:
         super().__init__()
-        self.trunk = None if shared else classifier
-        self.head = nn.Linear(feature_width(classifier, shape), 1)
+        self.classifier = classifier
+        self.trunk = trunk
+        self.head = nn.Linear(width, 1)
 
-    def forward(self, images: Tensor, features: Tensor | None) -> Tensor:
-        """The scores (batch,); `features` are the classifier's, of no use to a trunk of its own."""
-        if self.trunk is not None:
-            features = self.trunk.features(images)  # type: ignore[operator]
-        assert features is not None
-        return self.head(features).squeeze(-1)  # type: ignore[no-any-return]
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (batch, classes) and scores (batch,)."""
+        features: Tensor = self.classifier.features(images)  # type: ignore[operator]
+        own = features if self.trunk is None else self.trunk.features(images)  # type: ignore[operator]
+        return self.classifier.head(features), self.head(own).squeeze(-1)  # type: ignore[operator]
 
     @property
-    def weights(self) -> State:
-        """What makes the discriminator; a trunk of its own has a classifier's head, which is left out."""
-        idle = set() if self.trunk is None else {id(p) for p in self.trunk.head.parameters()}  # type: ignore[union-attr]
-        names = {name for name, p in self.named_parameters() if id(p) in idle}
-        return {name: tensor for name, tensor in weights_of(self).items() if name not in names}
+    def discriminator(self) -> State:
+        """θ^d: the head, and the trunk if it is its own (without the classifying head nobody uses)."""
+        idle = [] if self.trunk is None else [id(p) for p in self.trunk.head.parameters()]  # type: ignore[union-attr]
+        unused = {name for name, p in self.named_parameters() if id(p) in idle}
+        every = weights_of(self)
+        return {n: t for n, t in every.items() if not n.startswith("classifier.") and n not in unused}
 
-    def holding(self, weights: State) -> "Discriminator":
-        """This module with these weights."""
-        self.load_state_dict(dict(weights), strict=False)
+    def holding(self, discriminator: State) -> "Duel":
+        """This module with θ^d replaced; a θ^d that is not finite is not taken."""
+        if all(bool(tensor.isfinite().all()) for tensor in discriminator.values()):
+            self.load_state_dict(dict(discriminator), strict=False)
         return self
+
+    def voice(self, images: Tensor, temperature: float | None, batch: int = 512) -> tuple[Tensor, Tensor]:
+        """Of many images: the soft predictions p_k (temperature None: logits), and log α_k = log f (α_k of 3.3)."""
+        self.eval()
+        with torch.no_grad():
+            parts = [self(part) for part in images.split(batch)]
+        logits, scores = (torch.cat(both) for both in zip(*parts, strict=True))
+        return logits if temperature is None else softmax(logits / temperature, -1), logsigmoid(scores)
 
 
 def adversarial(real: Tensor, generated: Tensor) -> Tensor:
@@ -55,18 +70,34 @@ def deceive(generated: Tensor, stable: bool) -> Tensor:
     return -logsigmoid(generated).mean() if stable else logsigmoid(-generated).mean()
 
 
-def correlation_factors(log_importance: Tensor) -> Tensor:
-    """(7) α̂_{k,i} = f_k(x_i) / Σ_k f_k(x_i), from log f (clients × samples), as a softmax over clients."""
-    return softmax(log_importance, 0)
-
-
-def gradient_penalty(scored: Tensor, images: Tensor) -> Tensor:
-    """mean (‖∇_x f‖ − 1)², the norm over channels at every pixel, as in the authors' code."""
-    (slope,) = torch.autograd.grad(torch.sigmoid(scored).sum(), images, create_graph=True)
+def gradient_penalty(duel: Duel, real: Tensor, generated: Tensor, stream: torch.Generator) -> Tensor:
+    """mean (‖∇_x f‖ − 1)² between real and generated images, the norm over channels at each pixel (authors' code)."""
+    mix = torch.rand(len(real), 1, 1, 1, generator=stream).to(real.device)
+    between = (mix * real + (1 - mix) * generated).requires_grad_()
+    (slope,) = torch.autograd.grad(torch.sigmoid(duel(between)[1]).sum(), between, create_graph=True)
     return ((slope.square().sum(1).clamp(min=1e-12).sqrt() - 1) ** 2).mean()
 
 
-def by_class(factors: Tensor, classes_of: Tensor, classes: int) -> Tensor:
-    """Mean of α̂ (clients × samples) over the samples of each class: clients × classes, NaN where there is none."""
-    member = torch.nn.functional.one_hot(classes_of, classes).to(factors.dtype)
+def veil(said: Tensor, log_importance: Tensor) -> tuple[Tensor, Tensor]:
+    """What a client sends instead of its discriminator: α_k·p_k and α_k, sample by sample."""
+    importance = log_importance.exp().clamp(min=LEAST)
+    return importance.unsqueeze(-1) * said, importance
+
+
+def correlation_factors(log_importance: Tensor) -> Tensor:
+    """(7) α̂_{k,i} = f_k(x_i) / Σ_k f_k(x_i), from log f (clients × samples): a softmax over clients."""
+    return softmax(log_importance, 0)
+
+
+def weighted(said: Tensor, factors: Tensor) -> Tensor:
+    """Σ_k α̂_{k,i} p_k(x_i) of (8), from clients × samples × classes."""
+    return (factors.unsqueeze(-1) * said).sum(0)
+
+
+def by_class(factors: Tensor, said: Tensor) -> Tensor:
+    """Mean of α̂ over the samples of each class, clients × classes; NaN for a class of which no sample was made.
+
+    A sample's class is what the clients say on average, each counting the same: α̂ has no part in its own yardstick.
+    """
+    member = one_hot(said.mean(0).argmax(-1), said.shape[-1]).to(factors.dtype)
     return factors @ member / member.sum(0)

@@ -214,7 +214,7 @@ class Chain(Gather):
         if not self.gathers:
             raise UsageError("gathers = (): a chain needs at least one")
         if any(isinstance(g, Remember) and g.slots == "client" for g in self.gathers):
-            raise UsageError("slots = client: the server sees sums only, so remember must stand alone; use slots = server")
+            raise UsageError("slots = client: the server sees sums only, so it stands alone; in a chain use slots = server")
 
     def misfit(self, method: type[Method[Any, Any, Any, Any]]) -> str | None:
         """The first member's objection."""
@@ -237,8 +237,10 @@ class Chain(Gather):
         return {k: m for g, s in zip(self.gathers, state, strict=True) for k, m in g.models(env, s).items()}
 
     def facts(self, env: Env, state: Any) -> Mapping[str, Any]:
-        """All members' facts; a later one's name wins."""
-        return {k: f for g, s in zip(self.gathers, state, strict=True) for k, f in g.facts(env, s).items()}
+        """All members' facts; a later one's wins, except for who answered, which the first one saw."""
+        told = [g.facts(env, s) for g, s in zip(self.gathers, state, strict=True)]
+        first = next(({"answered": f["answered"]} for f in told if "answered" in f), {})
+        return {k: fact for f in [*told, first] for k, fact in f.items()}
 
     def logits(self, env: Env, state: Any) -> Tensor | None:
         """Those of the first member that has some."""

@@ -37,7 +37,8 @@ def one_hot(logits: Tensor) -> Tensor:
 def class_entropy(logits: Tensor) -> Tensor:
     """L_IE (FedKF, 3): Σ_c p̄_c log p̄_c of the batch's mean prediction; least when all classes are equally frequent."""
     mean = softmax(logits, -1).mean(0)
-    return torch.xlogy(mean, mean).sum()
+    floor = torch.finfo(mean.dtype).tiny  # the gradient of xlogy(0, 0) is 0/0
+    return torch.xlogy(mean, mean.clamp_min(floor)).sum()
 
 
 def activation(features: Tensor) -> Tensor:

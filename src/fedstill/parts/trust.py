@@ -1,6 +1,8 @@
 """Trusted knowledge from logits (FedTKD): who is to be believed, how their logits are fused, how much they weigh.
 
-Everything here works on a stack of logits, clients × public samples × classes, in a few tensor operations.
+Chen et al., FedTKD: A Trustworthy Heterogeneous Federated Learning Based on Adaptive Knowledge Distillation. Entropy
+2024. Equation numbers are the paper's. Everything works on a stack of logits, clients × public samples × classes, in a
+few tensor operations; each part can be used by itself.
 """
 
 import time
@@ -13,11 +15,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, softmax
 
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, record
 from fedstill.core.value import setting
 from fedstill.parts.gather import Gather, gathers
-from fedstill.parts.learner import Learner, Memory, minibatches, predict
+from fedstill.parts.learner import Learner, Memory, minibatches, predict, refuses_one
 from fedstill.parts.losses import cross_entropy
 
 
@@ -28,11 +31,9 @@ def client_features(logits: Tensor, server: Tensor, labels: Tensor) -> Tensor:
     """
     member = one_hot(labels).to(logits.dtype)
     member = member[:, member.any(0)]  # a class absent from the public set is skipped
-    dot = torch.einsum("knc,nc,nm->km", logits, server, member)
-    mine = torch.einsum("knc,nm->km", logits.square(), member).clamp_min(0).sqrt()
-    theirs = torch.einsum("nc,nm->m", server.square(), member).clamp_min(0).sqrt()
-    norm = mine * theirs
-    return torch.where(norm > 0, dot / norm.where(norm > 0, torch.ones_like(norm)), torch.zeros_like(dot))
+    dot = (logits * server).sum(-1) @ member
+    norm = (logits.square().sum(-1) @ member).sqrt() * (server.square().sum(-1) @ member).sqrt()
+    return torch.where(norm > 0, dot / norm.where(norm > 0, 1.0), 0.0)
 
 
 def trusted_clients(features: Tensor, accuracy: Tensor, epsilon: float, seed: int) -> tuple[list[int], list[int]]:
@@ -40,14 +41,14 @@ def trusted_clients(features: Tensor, accuracy: Tensor, epsilon: float, seed: in
 
     Returns the trusted rows and each row's cluster. One client, or all alike: everyone is trusted; never nobody.
     """
-    rows = list(range(len(features)))
+    rows, right = list(range(len(features))), accuracy.double()
     if len(rows) < 2 or bool(torch.allclose(features, features[:1].expand_as(features), atol=1e-6)):
         return rows, [0] * len(rows)
     clusters = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(features.double().numpy())
     sides = [[row for row in rows if clusters[row] == side] for side in (0, 1)]
-    best = max(sides, key=lambda side: (float(accuracy[side].mean()), len(side)))
-    bar = float(accuracy[best].mean()) - epsilon
-    return [row for row in best if float(accuracy[row]) >= bar], [int(c) for c in clusters]
+    best = max(sides, key=lambda side: (float(right[side].mean()), len(side)))
+    below = right[best].mean() - right
+    return [row for row in best if float(below[row]) <= epsilon + 1e-9], [int(c) for c in clusters]
 
 
 def fusion_weights(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -79,7 +80,7 @@ def class_weights(logits: Tensor, labels: Tensor, beta: float, temperature: floa
     classes = logits.shape[-1]
     member = one_hot(labels, classes).to(logits.dtype)
     own = (softmax(logits / temperature, -1) * member).sum(-1)
-    margin = own - (1 - own) / (classes - 1)
+    margin = own - (1 - own) / max(classes - 1, 1)
     confidence = margin @ member / member.sum(0).clamp_min(1)
     return ((1 - beta) * confidence).clamp_min(0)
 
@@ -94,8 +95,10 @@ class Trust:
     clients: tuple[int, ...]
     trusted: tuple[int, ...]
     clusters: tuple[int, ...]
+    """Each client's cluster; −1 for one whose logits are not finite."""
     features: Tensor
-    accuracy: tuple[float, ...]
+    classes: tuple[int, ...]
+    """The class of each column of `features`."""
     seconds: Mapping[str, float]
 
 
@@ -104,6 +107,7 @@ class Trust:
 class Identify(Gather):
     """FedTKD's client identification (algorithm 1): only replies of trusted clients pass. For any logit method."""
 
+    reads = ("logits", Carries.LOGITS)
     epsilon: float = setting(0.1, ge=0, doc="how far below the trusted mean accuracy a trusted client may be (ε)")
     server_epochs: int = setting(2, ge=1, doc="epochs of the server's model on the public set, each round")
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
@@ -111,6 +115,8 @@ class Identify(Gather):
 
     def init(self, env: Env, weights: State | None) -> Trust:
         """A server model that has seen nothing."""
+        if env.public_classes is not None:
+            raise UsageError("gather = identify: needs a public set of the data's own classes")
         nothing = torch.zeros(len(env.public), env.classes)
         return Trust(env.initial(), {}, nothing, (), (), (), torch.zeros(0, 0), (), {})
 
@@ -119,32 +125,46 @@ class Identify(Gather):
         began = time.perf_counter()
         weights, memory, logits = self._train(env, state)
         trained = time.perf_counter()
-        labels = env.public.y
-        uploads = torch.stack([r.upload.logits for r in replies])
-        accuracy = (uploads.argmax(-1) == labels).float().mean(-1)
-        features = client_features(uploads, logits, labels)
-        rows, clusters = trusted_clients(features, accuracy, self.epsilon, env.at(env.round).key(f"k-means {env.round}"))
-        spent = {"train_server": trained - began, "identify": time.perf_counter() - trained}
+        spoken: list[Any] = [reply.upload for reply in replies]
+        index = getattr(spoken[0], "index", slice(None))  # methods may speak of a part of the public set
+        labels = env.public.y[index]
+        uploads = torch.stack([upload.logits for upload in spoken])
+        sound = torch.isfinite(uploads).flatten(1).all(1)
+        features = client_features(torch.where(sound[:, None, None], uploads, 0.0), logits[index], labels)
+        accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
+        places = sound.nonzero()[:, 0].tolist()
+        rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, env.key(f"k-means {env.round}"))
+        clusters = dict(zip(places, sides, strict=True))
+        trusted = [replies[places[row]] for row in rows]
+        spent = {"train": trained - began, "identify": time.perf_counter() - trained}
         found = Trust(
             weights,
             memory,
             logits,
             tuple(r.client for r in replies),
-            tuple(replies[row].client for row in rows),
-            tuple(clusters),
+            tuple(r.client for r in trusted),
+            tuple(clusters.get(place, -1) for place in range(len(replies))),
             features,
-            tuple(accuracy.tolist()),
+            tuple(labels.unique().tolist()),
             spent,
         )
-        return found, [replies[row] for row in rows]
+        return found, trusted
 
     def _train(self, env: Env, state: Trust) -> tuple[State, Memory, Tensor]:
         module = env.module(state.weights)
         learner = Learner(module.train(), torch.optim.Adam(module.parameters(), self.server_lr)).recall(state.memory)
         images, labels = env.public.images().to(env.device), env.public.y.to(env.device)
-        for x, y in minibatches(env, "server", images, labels, size=self.server_batch, epochs=self.server_epochs):
+        alone = refuses_one(module)
+        lessons = minibatches(
+            env, "server", images, labels, size=self.server_batch, epochs=self.server_epochs, drop_single=alone
+        )
+        for x, y in lessons:
             learner.step(cross_entropy(learner(x), y))
         return learner.weights, learner.memory, predict(module, images).cpu()
+
+    def logits(self, env: Env, state: Trust) -> Tensor:
+        """The server model's logits on the whole public set."""
+        return state.logits
 
     def facts(self, env: Env, state: Trust) -> Mapping[str, Any]:
         """Who was trusted, and why."""
@@ -153,6 +173,6 @@ class Identify(Gather):
             "answered": list(state.clients),
             "clusters": list(state.clusters),
             "features": state.features.tolist(),
-            "client_logits": list(state.accuracy),
+            "feature_classes": list(state.classes),
             "module_seconds": dict(state.seconds),
         }

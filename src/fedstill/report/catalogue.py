@@ -142,13 +142,12 @@ def show_card(found: Mapping[str, Any]) -> None:
 
 def show_examination(found: Mapping[str, Any]) -> None:
     """Print the examination."""
-    console = Console(highlight=False)
     for name, number in found["packages"].items():
-        console.print(f"{name:<14} {number or 'missing'}")
+        print(f"{name:<14} {number or 'missing'}")
     for name, number in found["extras"].items():
-        console.print(f"{name:<14} {number or f'not installed (pip install fedstill\\[{name}])'}")
-    console.print(f"{'cores':<14} {found['cores']}: one worker process each, one thread in each")
-    console.print(f"{'accelerator':<14} {found['accelerator'] or 'none'}")
-    console.print(f"{'FEDSTILL_DATA':<14} {found['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
+        print(f"{name:<14} {number or f'not installed: pip install fedstill[{name}]'}")
+    print(f"{'cores':<14} {found['cores']}: one worker process each, one thread in each")
+    print(f"{'accelerator':<14} {found['accelerator'] or 'none'}")
+    print(f"{'FEDSTILL_DATA':<14} {found['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
     for name, where in found["data"].items():
-        console.print(f"  {name:<16} {where or 'not found: put its files under FEDSTILL_DATA, or pip install fedstill\\[huggingface]'}")
+        print(f"  {name:<16} {where or 'not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]'}")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedstill.core.errors import FedstillError, UsageError
+from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
 
 METRICS = {"amp": "AMP ↑", "fm": "FM ↓", "wlp": "WLP ↑", "accuracy": "global test ↑"}
-NEUTRAL = ("seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every")
+NEUTRAL = ("seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every", "deadline", "quarantine")
 """Settings in which runs of one group may differ."""
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
@@ -50,12 +52,13 @@ def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
                     notes.append(f"{run}: no evaluated round yet; left out")
             except WRONG as error:
                 notes.append(f"{run}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}); left out")
-    notes += [
-        f"{r.run_dir}: {len(r.rows)} of {r.experiment['rounds']} rounds so far"
-        for r in found.values()
-        if len(r.rows) < r.experiment.get("rounds", 0)
-    ]
-    return list(found.values()), notes
+    results = list(found.values())
+    counted = {id(r) for group in groups(results) for r in group}
+    for r in results:
+        if len(r.rows) < r.experiment.get("rounds", 0):
+            out = "" if id(r) in counted else "; left out of the means, since other seeds are further"
+            notes.append(f"{r.run_dir}: {len(r.rows)} of {r.experiment['rounds']} rounds so far{out}")
+    return results, notes
 
 
 def collect(paths: Iterable[Path]) -> list[Result]:
@@ -68,12 +71,28 @@ def collect(paths: Iterable[Path]) -> list[Result]:
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs of the same experiment, seed apart, together."""
+    """Runs of the same experiment, seed apart, together; of each group those that have come furthest."""
     found: dict[str, list[Result]] = {}
     for result in results:
-        same = {k: v for k, v in result.experiment.items() if k not in NEUTRAL}
+        same = {k: v for k, v in complete(result.experiment).items() if k not in NEUTRAL}
         found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    return list(found.values())
+    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in found.values()]
+
+
+def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings with today's defaults where it was written before there was such a setting."""
+    usual = _usual(settings["method"]["name"])
+    if usual is None:
+        return dict(settings)
+    return {**usual, **settings, "method": {**usual["method"], **settings["method"]}}
+
+
+@cache
+def _usual(method: str) -> dict[str, Any] | None:
+    try:
+        return experiment({"method": method}).plain()
+    except FedstillError:  # a method of one's own, not registered here
+        return None
 
 
 def comparison(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -103,13 +122,13 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
     return row
 
 
-def label(experiment: Mapping[str, Any], others: Sequence[Result]) -> str:
+def label(settings: Mapping[str, Any], others: Sequence[Result]) -> str:
     """The method's name, with the settings in which runs of the same method differ."""
-    mine = _flat(experiment)
-    kin = [_flat(o.experiment) for o in others if o.experiment["method"]["name"] == experiment["method"]["name"]]
+    mine = _flat(complete(settings))
+    kin = [_flat(complete(o.experiment)) for o in others if o.experiment["method"]["name"] == settings["method"]["name"]]
     differ = sorted(k for k in mine if k not in NEUTRAL and any(o.get(k) != mine[k] for o in kin))
     extra = ", ".join(f"{k.removeprefix('method.')}={_short(mine[k])}" for k in differ)
-    return str(experiment["method"]["name"]) + (f" ({extra})" if extra else "")
+    return str(settings["method"]["name"]) + (f" ({extra})" if extra else "")
 
 
 def _short(value: Any) -> str:
@@ -142,12 +161,17 @@ def cell(value: Mapping[str, float] | None, metric: str) -> str:
 
 
 def place(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], metric: str) -> int:
-    """1 for the best of a data set's rows, 2 for the second (of at least three), else 0; equal means share a place."""
-    rivals = sorted({r[metric]["mean"] for r in rows if r["data"] == row["data"] and r[metric]}, reverse=metric != "fm")
-    if not row[metric] or len(rivals) < 2:
+    """1 for the best of a data set's rows, 2 for the second, else 0; the last of all is never marked."""
+    if not row[metric]:
         return 0
-    rank = rivals.index(row[metric]["mean"]) + 1
-    return rank if rank == 1 or (rank == 2 and len(rivals) > 2) else 0
+    factor = -1 if metric.endswith("fm") else 1
+
+    def seen(value: Mapping[str, float]) -> float:  # what the eye cannot tell apart shares a place
+        return factor * float(cell(value, metric).partition(" ")[0])
+
+    rivals = sorted({seen(r[metric]) for r in rows if r["data"] == row["data"] and r[metric]}, reverse=True)
+    rank = rivals.index(seen(row[metric])) + 1
+    return rank if rank <= 2 and rank < len(rivals) else 0
 
 
 HEAD = ["method", "data", "model", "rounds", "seeds"]

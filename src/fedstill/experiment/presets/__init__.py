@@ -1,10 +1,78 @@
-"""The papers' tables and figures as files: each a base experiment, rows, columns, and the paper's numbers."""
+"""The papers' tables and figures as files: each a base experiment, rows, columns, and the paper's numbers.
+
+A cell's experiment is `base` (with `full`: the paper's size), then the column's `set` (and `full_set`), then the row's
+`set`; its method the row's (and `full_method`), then what the column says of all methods, then of this one.
+"""
 
 import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import unknown
+from fedstill.core.errors import UsageError, unknown
+
+KINDS = (
+    "table", "curves", "times", "partition", "images", "centralised", "passes", "forgetting", "features", "clusters", "weights",
+)  # fmt: skip
+_TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers"}
+_ROW = {"label", "method", "model", "set", "full_method", "full_set"}
+_COLUMN = {"label", "set", "full_set", "method", "methods", "metrics", "only"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: its experiment as settings, which model and metrics it shows, and the paper's numbers."""
+
+    row: str
+    column: str
+    settings: Mapping[str, Any]
+    model: str
+    metrics: tuple[str, ...]
+    paper: Mapping[str, Any]
+    """Metric → number, [mean, spread], or text like ">60"."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A table or figure of a paper."""
+
+    name: str
+    title: str
+    kind: str
+    note: str
+    content: Mapping[str, Any]
+
+    def cells(self, full: bool = False) -> list[Cell]:
+        """Every cell, row by row."""
+        found = []
+        for row in self.content["rows"]:
+            for column in self.content["columns"]:
+                if row["label"] in column.get("only", [row["label"]]):
+                    found.append(self._cell(row, column, full))
+        return found
+
+    def _cell(self, row: Mapping[str, Any], column: Mapping[str, Any], full: bool) -> Cell:
+        whole = self.content
+        method = dict(row.get("method", {"name": "fedavg"}))
+        parts = [whole.get("base"), full and whole.get("full"), column.get("set"), full and column.get("full_set")]
+        settings = _merged([*parts, row.get("set"), full and row.get("full_set")])
+        own = column.get("methods", {}).get(method["name"])
+        settings["method"] = _merged([method, full and row.get("full_method"), column.get("method"), own])
+        return Cell(
+            row["label"],
+            column["label"],
+            settings,
+            row.get("model", "global"),
+            tuple(column.get("metrics", whole["metrics"])),
+            whole.get("numbers", {}).get(row["label"], {}).get(column["label"], {}),
+        )
+
+
+def _merged(parts: Sequence[Any]) -> dict[str, Any]:
+    return {key: value for part in parts if part for key, value in part.items()}
 
 
 def presets() -> list[str]:
@@ -19,13 +87,48 @@ def presets() -> list[str]:
     )
 
 
-def read_preset(name: str) -> dict[str, Any]:
-    """A preset's content."""
-    if name not in presets():
+@cache
+def read_preset(name: str) -> Preset:
+    """A preset by its name, or from a file of one's own that ends in .toml."""
+    if name.endswith(".toml"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{name}: {error.strerror or error}") from None
+    elif name in presets():
+        text = (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
+    else:
         raise unknown("preset", name, presets())
-    return tomllib.loads((resources.files(__name__) / f"{name}.toml").read_text())
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{name}: {error}") from None
+    _check(name, content)
+    plain_name = Path(name).stem if name.endswith(".toml") else name
+    return Preset(plain_name, content["title"], content["kind"], " ".join(content.get("note", "").split()), content)
+
+
+def _check(name: str, content: Mapping[str, Any]) -> None:
+    """Refuse what is misspelt: a setting that is silently ignored would make a wrong table."""
+    for key in ("title", "kind", "metrics", "rows", "columns"):
+        if key not in content:
+            raise UsageError(f"{name}: has no {key!r}")
+    if content["kind"] not in KINDS:
+        raise UsageError(f"{name}: kind = {content['kind']!r}: must be one of {', '.join(KINDS)}")
+    places = [("", content, _TOP)]
+    places += [(" in a row", row, _ROW) for row in content["rows"]]
+    places += [(" in a column", column, _COLUMN) for column in content["columns"]]
+    for where, part, known in places:
+        for key in part:
+            if key not in known:
+                raise unknown(f"key of {name}{where}", key, known)
+    labels = {what: [part["label"] for part in content[what]] for what in ("rows", "columns")}
+    for row, numbers in content.get("numbers", {}).items():
+        for label, known_labels in ((row, labels["rows"]), *((c, labels["columns"]) for c in numbers)):
+            if label not in known_labels:
+                raise unknown(f"label in the numbers of {name}", label, known_labels)
 
 
 def describe(name: str) -> str:
     """A preset's title."""
-    return str(read_preset(name)["title"])
+    return read_preset(name).title

@@ -1,0 +1,202 @@
+"""The commands beyond one machine: hub, keys, site, deploy. Flower and torch are imported when one of them runs."""
+
+import json
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedstill.cli import Debug, Json, app
+
+STATE = Path("~/.fedstill/hub")
+Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text and no keys: only for trying things out.")]
+
+
+@app.command()
+def hub(
+    cert: Annotated[Path | None, typer.Option(help="The hub's certificate (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    ca: Ca = None,
+    allow: Annotated[list[Path] | None, typer.Option(help="A site's public key to let in, again for more.")] = None,
+    insecure: Insecure = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="The one port for sites and for deploy.")] = 9080,
+    state: Annotated[Path, typer.Option(help="The hub's folder: database, token, runs.")] = STATE,
+    runs: Annotated[Path | None, typer.Option(help="Where run folders go. [STATE/runs]")] = None,
+    public: Annotated[str | None, typer.Option(help="Where this machine has the public set, if not by the experiment's name.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Run the hub: sites connect to it, `fedstill deploy` starts runs on it."""
+    from fedstill.deploy import hub as hubs
+
+    if allow and not (cert or key or insecure):
+        _allow(state, allow)
+        return
+    hubs.hub(host, port, state, cert, key, ca, tuple(allow or ()), insecure, runs, public)
+
+
+def _allow(state: Path, allow: list[Path]) -> None:
+    """Let more sites into the hub that runs from this state folder."""
+    from fedstill.core.errors import UsageError
+    from fedstill.deploy.flwr_env import prepare
+
+    home = state.expanduser().resolve()
+    if not (home / "hub.json").exists():
+        raise UsageError(f"--allow: no hub was started from {home}; start one with --cert, --key and --ca")
+    prepare(home / "flwr")
+    from fedstill.deploy.control import Hub
+    from fedstill.deploy.keys import read_public
+
+    known = json.loads((home / "hub.json").read_text())
+    with Hub(known["address"], known["ca"] and Path(known["ca"]), known["ca"] is None, (home / "token").read_text()) as there:
+        for file in allow:
+            print(there.register(file.stem, read_public(file)))
+
+
+@app.command()
+def keys(
+    name: Annotated[Path | None, typer.Argument(help="The site's name: makes NAME (private) and NAME.pub.")] = None,
+    hub: Annotated[str | None, typer.Option(help="Host names and addresses, comma-separated: certificates for a hub.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("."),
+    debug: Debug = False,
+) -> None:
+    """Make a site's key pair, or certificates for a hub."""
+    from fedstill.core.errors import UsageError
+    from fedstill.deploy import keys as made
+
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise UsageError("keys need an extra: pip install 'fedstill[flower]'") from None
+    if (name is None) == (hub is None):
+        raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
+    if name is not None:
+        private, public = made.make_key(name)
+        print(f"{private}: stays on the site (fedstill site --key {private})")
+        print(f"{public}: goes to the hub (fedstill hub --allow {public})")
+    else:
+        for what, file in made.make_certificates(out, str(hub).split(",")).items():
+            use = {"ca.crt": "give it to every site", "ca.key": "keep it off line", "server.key": "hub --key", "server.pem": "hub --cert"}
+            print(f"{file}: {use[what]}")
+
+
+@app.command()
+def site(
+    hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
+    key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
+    data: Annotated[str, typer.Option(help="The site's data: .npz file, image folder or a data set's name.")] = "",
+    model: Annotated[str, typer.Option(help="The site's model. [as the experiment says]")] = "auto",
+    state: Annotated[Path, typer.Option(help="What the site keeps between rounds.")] = Path("~/.fedstill/site"),
+    ca: Ca = None,
+    insecure: Insecure = False,
+    name: Annotated[str | None, typer.Option(help="The site's name, with --insecure. [the state folder's]")] = None,
+    public: Annotated[str | None, typer.Option(help="Where this machine has the public set.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+    only: Annotated[list[str] | None, typer.Option(help="Take part in this method only, again for more.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what leaves the site, and start nothing.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a site: its own data, its own model, its own disk."""
+    from fedstill.core.errors import UsageError
+    from fedstill.deploy import site as sites
+
+    if explain:
+        print(sites.explain(tuple(only or ())))
+        return
+    for option, value in {"--hub": hub, "--data": data}.items():
+        if not value:
+            raise UsageError(f"{option} is missing")
+    print(sites.explain(tuple(only or ())), file=sys.stderr)
+    sites.site(hub, data, state, key, name, ca, insecure, model, public, device, tuple(only or ()))
+
+
+@app.command()
+def deploy(
+    what: Annotated[str, typer.Argument(help="A method's name or an experiment.toml, as for `fedstill run`.")],
+    hub: Annotated[str, typer.Option(help="The hub's host:port.")],
+    sites: Annotated[int | None, typer.Option(help="Number of sites to wait for. [the experiment's clients]")] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name. [the file's or method's]")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")] = None,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the sites.")] = 60.0,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a hub that is gone.")] = 600.0,
+    out: Annotated[Path, typer.Option(help="Where the run folder comes home to.")] = Path("runs"),
+    status: Annotated[bool, typer.Option("--status", help="Say how the run stands.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the run; deploy again to go on with it.")] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Print the run's log as it grows.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train on the hub's sites, follow the run, bring its folder and models home."""
+    from fedstill.core.errors import UsageError
+    from fedstill.deploy.flwr_env import prepare
+
+    prepare(Path("~/.fedstill/deploy").expanduser())
+    from fedstill.deploy.control import Hub
+    from fedstill.deploy.letters import checked_name
+
+    secret = token or STATE.expanduser() / "token"
+    if not secret.exists():
+        raise UsageError(f"--token {secret}: no such file; copy the hub's token from its state folder")
+    run = checked_name("run", name or Path(what).stem)
+    with Hub(hub, ca, insecure, secret.read_text().strip()) as there:
+        if status or stop or logs:
+            _look(there, run, status, stop, as_json)
+        else:
+            _deploy(there, run, what, sites, settings or [], wait, patience, out, as_json)
+
+
+def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None:
+    from fedstill.core.errors import UsageError
+
+    known = there.last(run)
+    if known is None:
+        raise UsageError(f"{there.address}: no run {run} there")
+    if stop:
+        if not known.over:
+            there.stop(known.id)
+        print(f"run {run} is stopped; `fedstill deploy` goes on with it from its last checkpoint")
+    elif status:
+        rows = [json.loads(line.split(" ", 1)[1])["row"] for line in there.lines(known.id) if '{"row":' in line] if known.over else []
+        found = {"run": run, "status": known.status, "result": known.result, "details": known.details, "rounds": len(rows)}
+        print(json.dumps(found) if as_json else f"run {run}: {known.status} {known.result} {known.details}".rstrip())
+    else:
+        for line in there.lines(known.id):
+            print(line, flush=True)
+
+
+def _deploy(
+    there: Any, run: str, what: str, sites: int | None, settings: list[str], wait: float, patience: float, out: Path, as_json: bool
+) -> None:
+    from fedstill.cli import _finish, apply_settings
+    from fedstill.deploy.control import deploy as follow
+    from fedstill.deploy.setting import deployable
+    from fedstill.experiment.config import experiment, read
+    from fedstill.experiment.result import Result
+    from fedstill.report.terminal import Live
+
+    plan = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    if sites is not None:
+        plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
+    apply_settings(plan, settings)
+    checked = deployable(experiment(plan))
+    with Live(quiet=as_json) as live:
+
+        def tell(told: Any) -> None:
+            if "started" in told:
+                live.note(f"run {run} on sites {', '.join(told['started']['sites'])}")
+                live.started(checked, None, None, told["started"]["first"])  # type: ignore[arg-type]
+            elif "row" in told:
+                live.round(told["row"])
+                for site, why in told["row"]["missing_sites"].items():
+                    live.note(f"round {told['row']['round']}: {site} was missing: {why}")
+            elif "note" in told:
+                live.note(told["note"])
+
+        folder = follow(there, run, checked.plain(), out, wait, tell, patience)
+    _finish(Result.read(folder), as_json)

@@ -1,0 +1,218 @@
+"""The hub's half of a deployed run: enrol the sites, drive the one loop over them, write the run's folder."""
+
+import fcntl
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import RunError, UsageError
+from fedstill.core.loop import Round
+from fedstill.core.record import write
+from fedstill.core.shelf import Shelf
+from fedstill.deploy.letters import Marks, checked_name
+from fedstill.deploy.setting import Setting, checksum, deployable, public_set, settle
+from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.metrics import amp, fm, wlp
+from fedstill.experiment.result import Result
+from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.run import Watcher, drive, one_thread, row_of
+from fedstill.experiment.stage import Stage
+from fedstill.transports.flower import FlowerTransport, Post, Roster
+
+Say = Callable[[Mapping[str, Any]], None]
+
+
+def serve(post: Post, run: str, settings: Mapping[str, Any], runs: Path, public: str | None, wait: float, say: Say) -> Result:
+    """Run an experiment over the sites that are there, or go on with it from its last checkpoint."""
+    folder = runs / checked_name("run", run)
+    with _alone(folder), one_thread():
+        known = folder / "setting.json"
+        setting = Setting.read(known.read_text()) if known.exists() else None
+        plan = deployable(experiment(settings))
+        if setting is not None:
+            setting = _same(folder, setting, plan)
+            plan = setting.plan
+        roster = Roster(post, run, json.dumps(plan.plain()))
+        if setting is None:
+            setting = settle(run, plan, _enrolled(roster, plan, public, wait, say))
+        else:
+            _returned(roster, setting, wait, say)
+        for site, why in roster.refused.items():
+            say({"note": f"{site} {why}"})
+        return _train(post, roster, setting, folder, public, say)
+
+
+def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
+    """The setting of a run that goes on: only its rounds may have become more."""
+    before, now = dict(setting.experiment), dict(plan.plain())
+    for key in sorted((before.keys() | now.keys()) - {"clients", "active", "rounds", "deadline", "quarantine"}):
+        if before.get(key) != now.get(key):
+            raise UsageError(
+                f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: give the new one another --name"
+            )
+    changed = {key: now[key] for key in ("rounds", "deadline", "quarantine")}
+    if changed == {key: before[key] for key in changed}:
+        return setting
+    setting = replace(setting, experiment={**before, **changed})
+    write(folder / "setting.json", setting.text().encode())
+    RunDir.open(folder).write("experiment.json", setting.experiment)
+    return setting
+
+
+def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float, say: Say) -> Mapping[str, Any]:
+    """Wait until as many sites as the experiment has clients are there."""
+    mine = checksum(public_set(plan, public))
+    until = time.monotonic() + wait
+    told = -1
+    while True:
+        roster.call()
+        for site, found in list(roster.enrolled.items()):
+            if found.public != mine:
+                roster.refused[site] = f"does not take part: its public set is another than the hub's ({found.public})"
+                del roster.enrolled[site]
+        here = [site for site in roster.enrolled if roster.node(site) is not None]
+        if len(here) != told:
+            told = len(here)
+            say({"note": f"{told} of {plan.clients} sites are here: {', '.join(sorted(here)) or 'none'}"})
+        if len(here) >= plan.clients:
+            return {site: roster.enrolled[site] for site in sorted(here)}
+        if time.monotonic() > until:
+            why = "".join(f"; {site} {reason}" for site, reason in roster.refused.items())
+            raise RunError(f"only {len(here)} of {plan.clients} sites came within {wait:g} s: {', '.join(here) or 'none'}{why}")
+        time.sleep(0.3)
+
+
+def _returned(roster: Roster, setting: Setting, wait: float, say: Say) -> None:
+    """A run that goes on waits for its sites, but not for those that stay away."""
+    until = time.monotonic() + wait
+    while time.monotonic() < until:
+        roster.call(setting.sites)
+        if all(roster.node(site) is not None for site in setting.sites):
+            return
+        time.sleep(0.3)
+    away = [site for site in setting.sites if roster.node(site) is None]
+    say({"note": f"going on without {', '.join(away)}"})
+    if len(away) == len(setting.sites):
+        raise RunError(f"none of the sites came back within {wait:g} s")
+
+
+def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, say: Say) -> Result:
+    plan = setting.plan
+    ready = setting.stage(RunDir(path, plan.memory).room, public)
+    ready.env.build(None, None)  # a model that does not fit the data is named before anything runs
+    checkpoint = None
+    if (path / "setting.json").exists():
+        folder = RunDir.open(path)
+        checkpoint, notes = folder.latest()
+        for note in notes:
+            say({"note": note})
+        folder.rewind(checkpoint.round if checkpoint else 0)
+    else:
+        folder = RunDir.create(path, plan.plain(), f"fedstill deploy ({setting.run})")
+        tests = {"sites": list(setting.sites), "samples": list(setting.sizes), "tests": list(setting.tests)}
+        folder.write("partition.json", {**tests, "class_names": list(setting.class_names), "notes": []})
+        write(path / "setting.json", setting.text().encode())
+    link = FlowerTransport(post, setting, plan.method, Shelf("clients", ready.env.room), roster)
+    result = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, Telling(setting, link, say))
+    _models(result, plan, ready, folder)
+    return result
+
+
+def _models(result: Result, plan: Experiment, ready: Stage, folder: RunDir) -> None:
+    """The global models as plain safetensors files, for use anywhere."""
+    from safetensors.torch import save
+
+    last, _ = folder.latest()
+    assert isinstance(last, Checkpoint)
+    for name, weights in plan.method.models(ready.env, last.server).items():
+        write(folder.path / "models" / f"{name}.safetensors", save({k: v.contiguous() for k, v in weights.items()}))
+
+
+class Marking:
+    """A round's line of metrics, from the marks that the sites give."""
+
+    def __init__(self, ready: Stage, setting: Setting, link: FlowerTransport) -> None:
+        self.plan = setting.plan
+        self.env = ready.env
+        self.setting = setting
+        self.link = link
+        self.absent: list[str] = []
+
+    def row(self, done: Round) -> dict[str, Any]:
+        """Everything about a round; sites are named beside their numbers."""
+        self.absent = []
+        row = row_of(self.plan, self.env, done, self.scores)
+        row["missing_sites"] = {self.setting.sites[k]: why for k, why in done.missing.items()}
+        row["unexamined_sites"] = self.absent
+        return row
+
+    def scores(self, done: Round) -> dict[str, Any]:
+        """Every model's metrics, the sites' own models as `personal`."""
+        env = self.env.at(done.number)
+        marks = self.link.examine(env, self.plan.method.models(env, done.server))
+        self.absent = [site for k, site in enumerate(self.setting.sites) if k not in marks]
+        names = list(self.plan.method.models(env, done.server))
+        found = {name: self._scores(marks, name) for name in names}
+        if any(m.own is not None for m in marks.values()):
+            found["personal"] = self._scores(marks, "personal")
+        return found
+
+    def _scores(self, marks: Mapping[int, Marks], name: str) -> dict[str, Any]:
+        everyone = range(len(self.setting.sites))
+        right = {k: m.own if name == "personal" else m.right.get(name) for k, m in marks.items()}
+        local = [None if right.get(k) is None or not marks[k].total else right[k] / marks[k].total for k in everyone]
+        scores: dict[str, Any] = {
+            "amp": amp(local, self.setting.tests),
+            "fm": fm(local),
+            "wlp": wlp(local),
+            "accuracy": None,
+            "accuracy_per_client": local,
+        }
+        if self.plan.per_class and name != "personal":
+            hits, there = ([sum(c) for c in zip(*(m.classes[n] for m in marks.values()), strict=True)] for n in (name, ""))
+            scores["per_class"] = [h / n if n else None for h, n in zip(hits, there, strict=True)]
+        return scores
+
+
+class Telling(Watcher):
+    """Tells whoever started the run how it goes, and counts the sites' failures."""
+
+    def __init__(self, setting: Setting, link: FlowerTransport, say: Say) -> None:
+        self.setting = setting
+        self.link = link
+        self.say = say
+
+    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
+        """The sites are there."""
+        self.say({"started": {"sites": list(self.setting.sites), "folder": str(folder), "first": first}})
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """A round has ended."""
+        self.say({"row": row})
+        for note in self.link.judge({int(k): why for k, why in row["missing"].items()}, row["active"]):
+            self.say({"note": note})
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+        self.say({"note": text})
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        until = time.monotonic() + 15  # the one before may be about to end
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise UsageError(f"{folder}: this run is under way already") from None
+                time.sleep(0.2)
+        yield

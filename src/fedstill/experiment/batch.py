@@ -1,0 +1,188 @@
+"""Many runs, several at once: each in a process of its own, finished ones left alone, stopped ones gone on with.
+
+A run here takes its clients one after the other (`workers = inline`), which gives the same bits as any other way, so
+that as many runs as there are cores go on side by side. A run whose parent is gone ends itself; what it had written
+is where the next start goes on.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import FedstillError, RunError, UsageError
+from fedstill.core.value import plain
+from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.run import Watcher, resume, start
+
+NEUTRAL = ("seed", "workers", "memory", "checkpoint_every", "deadline", "quarantine")
+"""Settings that are not part of a cell's name: they never change the bits, or (the seed) have a folder of their own."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make, and its folder."""
+
+    plan: Experiment
+    path: Path
+
+
+@dataclass(frozen=True)
+class News:
+    """What became of a job: `kept` (was finished already), `started`, `round`, `done` or `failed`."""
+
+    job: Job
+    what: str
+    row: Mapping[str, Any] | None = None
+    reason: str = ""
+
+
+def job(plan: Experiment, out: Path) -> Job:
+    """The job of an experiment: its folder under `out` says what runs, with a hash of all that decides its bits."""
+    settings = plan.plain()
+    for name in ("data", "model", "public"):
+        if str(settings.get(name, "")).startswith("<"):
+            raise UsageError(f"{name}: runs in processes of their own need a name or a path, not an object")
+    same = {key: value for key, value in settings.items() if key not in NEUTRAL}
+    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:10]
+    alpha = plain(plan.partition).get("alpha")
+    words = [plan.title, Path(str(plan.data)).stem[:24], *([f"a{alpha:g}"] if alpha else []), digest]
+    return Job(replace(plan, workers="inline"), out / "-".join(words) / f"seed-{plan.seed}")
+
+
+def finished(path: Path) -> bool:
+    """Has this run come to its end?"""
+    try:
+        planned = json.loads((path / "experiment.json").read_text())["rounds"]
+        return int(json.loads((path / "result.json").read_text())["rounds"]) >= planned
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(jobs: Sequence[Job], at_once: int | None = None, tell: Callable[[News], None] = lambda news: None) -> dict[Path, str]:
+    """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on."""
+    unique = list({j.path: j for j in jobs}.values())
+    missing = []
+    for one in unique:
+        if finished(one.path):
+            tell(News(one, "kept"))
+        else:
+            missing.append(one)
+    failed: dict[Path, str] = {}
+    busy: dict[Connection, tuple[Job, Any]] = {}
+    context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    try:
+        while missing or busy:
+            while missing and len(busy) < (at_once or cores()):
+                one = missing.pop(0)
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(one.plan.plain(), one.path, theirs, os.getpid()), daemon=True)
+                process.start()
+                theirs.close()
+                busy[ours] = (one, process)
+                tell(News(one, "started"))
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                one, process = busy[pipe]
+                news = _hear(pipe, one, process)
+                if news.what != "round":
+                    del busy[pipe]
+                    process.join()
+                    pipe.close()
+                if news.what == "failed":
+                    failed[one.path] = news.reason
+                tell(news)
+    finally:
+        for pipe, (_, process) in busy.items():
+            process.terminate()
+            process.join()
+            pipe.close()
+    return failed
+
+
+def _hear(pipe: Connection, one: Job, process: Any) -> News:
+    try:
+        word = json.loads(pipe.recv_bytes())
+    except (EOFError, OSError):
+        process.join()
+        return News(one, "failed", reason=f"its process ended with code {process.exitcode}")
+    return News(one, word["what"], word.get("row"), word.get("reason", ""))
+
+
+class _Messenger(Watcher):
+    """Tells the parent of every round."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """Round and scores; the rest is in the run's folder."""
+        scores = {name: {m: s.get(m) for m in ("amp", "accuracy")} for name, s in row["models"].items()}
+        _send(self.pipe, {"what": "round", "row": {"round": row["round"], "models": scores, "seconds": row["seconds"]}})
+
+
+def _send(pipe: Connection, word: Mapping[str, Any]) -> None:
+    pipe.send_bytes(json.dumps(word).encode())
+
+
+def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int) -> None:
+    """One run in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        if (path / "experiment.json").exists():
+            resume(path, watcher=_Messenger(pipe))
+        else:
+            start(experiment(settings), out=path.parent, name=path.name, watcher=_Messenger(pipe))
+        _send(pipe, {"what": "done"})
+    except FedstillError as error:
+        _send(pipe, {"what": "failed", "reason": str(error)})
+    except Exception as error:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "last_error.txt").write_text(traceback.format_exc())
+        _send(pipe, {"what": "failed", "reason": f"{type(error).__name__}: {error} (see {path / 'last_error.txt'})"})
+
+
+def _end_with(parent: int) -> None:
+    """Leave as soon as the parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+@contextmanager
+def alone(out: Path, patience: float = 5.0) -> Iterator[None]:
+    """Nobody else works in this folder meanwhile: two who went on with the same run would spoil it."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: the user has to take care
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise RunError(f"{out}: another fedstill is at work there; wait for it, or choose another --out") from None
+                time.sleep(0.1)
+        yield

@@ -1,0 +1,144 @@
+"""A cell's number: a metric, by the name the presets give it, read from a result.
+
+    amp, fm, wlp, accuracy      of the row's model, in the last evaluated round
+    personal                    mean accuracy of the clients' own models on the global test (FedTKD 26)
+    global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
+    rounds_to:0.85              first round with that accuracy on the global test
+    rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
+    rounds_to:identified        first round from which on exactly the malicious are shut out
+    seconds, slowdown           of all rounds without evaluation; over FedAvg's (FedKF X)
+    seconds_to:fedavg, time_speedup  seconds a round times rounds_to:fedavg; FedAvg's over that (FedKF XI)
+    seconds:identify …          mean seconds a round of a module on the server (FedTKD 6); total, total_without_training
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from fedstill.core.errors import UsageError
+from fedstill.experiment.result import METRICS, Result
+
+PLAIN = (*METRICS, "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup", "time_speedup")
+PREFIXES = ("rounds_to", "seconds_to", "seconds")
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A target that was not reached in so many rounds."""
+
+    rounds: int
+
+
+Reading = float | Beyond | None
+
+
+def check(metric: str) -> None:
+    """Refuse a metric nobody can read."""
+    head, colon, tail = metric.partition(":")
+    if metric in PLAIN or (colon and head in PREFIXES and tail):
+        return
+    raise UsageError(f"unknown metric {metric!r}; known: {', '.join(PLAIN)}, {', '.join(p + ':…' for p in PREFIXES)}")
+
+
+def which(result: Result, model: str) -> tuple[str, str]:
+    """The run's model that a row means, and the key of its accuracy.
+
+    `global` is the only global model there is, FedAvg's being called `active`; `median` the median client's own.
+    """
+    there = result.models
+    if model == "median":
+        return "personal", "accuracy_median"
+    if model in there:
+        return model, "accuracy"
+    shared = [name for name in there if name != "personal"]
+    if model in ("global", "active") and shared:
+        return ("active" if "active" in there else shared[0]), "accuracy"
+    if model in ("global", "active", "personal") and there:
+        return there[0], "accuracy"
+    raise UsageError(f"model = {model!r}: this run has {', '.join(there) or 'none'}")
+
+
+def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] | None = None) -> Reading:
+    """The number; None where the run has none. `fedavg` is the run (and its model) that targets are taken from."""
+    check(metric)
+    head, _, tail = metric.partition(":")
+    if metric in METRICS:
+        name, accuracy = which(result, model)
+        return _number(result.last(name).get(accuracy if metric == "accuracy" else metric))
+    if metric == "personal":
+        return _number(result.last("personal").get("accuracy")) if "personal" in result.models else None
+    if metric in ("client_logits", "global_logits"):
+        found = next((r["facts"][metric] for r in reversed(result.rows) if metric in r.get("facts", {})), None)
+        return fmean(found) if isinstance(found, list) and found else _number(found)
+    if metric == "rounds_to:identified":
+        return _identified(result)
+    if metric == "rounds_to:fedavg":
+        return _rounds_to_fedavg(result, model, fedavg)
+    if head == "rounds_to":
+        name, accuracy = which(result, model)
+        return _or_beyond(result, result.rounds_to(name, accuracy, float(tail)))
+    if metric == "speedup":
+        return _ratio(len(fedavg[0].rows) if fedavg else None, _rounds_to_fedavg(result, model, fedavg))
+    if head == "seconds" and tail:
+        return _module(result, tail)
+    return _times(metric, result, model, fedavg)
+
+
+def _times(metric: str, result: Result, model: str, fedavg: tuple[Result, str] | None) -> Reading:
+    spent = _training(result)
+    if metric == "seconds":
+        return spent
+    usual = _training(fedavg[0]) if fedavg else None
+    if metric == "slowdown":
+        return spent / usual if usual else None
+    rounds = _rounds_to_fedavg(result, model, fedavg)
+    if not isinstance(rounds, float):
+        return rounds
+    needed = spent / len(result.rows) * rounds
+    return needed if metric == "seconds_to:fedavg" else _ratio(usual, needed)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and value == value else None
+
+
+def _training(result: Result) -> float:
+    return sum(spent for row in result.rows for phase, spent in row["seconds"].items() if phase != "evaluate")
+
+
+def _or_beyond(result: Result, rounds: int | None) -> Reading:
+    return Beyond(len(result.rows)) if rounds is None else float(rounds)
+
+
+def _rounds_to_fedavg(result: Result, model: str, fedavg: tuple[Result, str] | None) -> Reading:
+    if fedavg is None:
+        return None
+    yardstick, its_model = fedavg
+    name, its = which(result, model)[0], which(yardstick, its_model)[0]
+    if result is yardstick and name == its:
+        return float(len(result.rows))  # by definition: the target is where it ends
+    return _or_beyond(result, result.rounds_to(name, "amp", yardstick.last(its)["amp"]))
+
+
+def _ratio(over: float | None, under: Reading) -> Reading:
+    return over / under if over is not None and isinstance(under, float) and under else None
+
+
+def _identified(result: Result) -> Reading:
+    rows = [row for row in result.rows if "identification" in row]
+    right = [row["identification"]["precision"] == row["identification"]["recall"] == 1 for row in rows]
+    if not rows:
+        return None
+    first = next((t for t in range(len(rows)) if all(right[t:])), None)
+    return Beyond(len(result.rows)) if first is None else float(rows[first]["round"])
+
+
+def _module(result: Result, name: str) -> float | None:
+    rounds: list[Mapping[str, float]] = [row["facts"]["module_seconds"] for row in result.rows if row.get("facts", {}).get("module_seconds")]
+    rounds = [{key.removesuffix("_server"): value for key, value in spent.items()} for spent in rounds]
+    if name.startswith("total"):
+        skip = "train" if name == "total_without_training" else ""
+        return fmean(sum(v for k, v in spent.items() if k != skip) for spent in rounds) if rounds else None
+    known = [spent[name] for spent in rounds if name in spent]
+    return fmean(known) if known else None

@@ -1,0 +1,178 @@
+"""A paper's table with one command: its cells as runs, their numbers beside the paper's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.method import methods
+from fedstill.core.registry import Registry
+from fedstill.experiment import batch
+from fedstill.experiment.batch import Job, News
+from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.presets import Cell, Preset
+from fedstill.experiment.readings import Beyond, Reading, check, reading
+from fedstill.experiment.result import Result
+from fedstill.parts.attacks import attacks
+from fedstill.parts.gather import gathers
+
+SPECIAL = {
+    "centralised": "one teacher on all data, then a student without any, is not a federated run",
+    "images": "mean images of a centralised generator are not made by a federated run",
+    "passes": "forward and backward passes are counted inside a client's turn, not read from a run",
+}
+"""Kinds of presets whose cells are not runs, and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell with its runs, one for each seed; or why there are none."""
+
+    cell: Cell
+    plan: Experiment | None
+    jobs: tuple[Job, ...] = ()
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell's metric: ours over the seeds, and the paper's."""
+
+    row: str
+    column: str
+    metric: str
+    ours: Sequence[Reading]
+    paper: Any
+    state: str = ""
+
+    @property
+    def known(self) -> list[float]:
+        """Our values, seed by seed, where there is one."""
+        return [value for value in self.ours if isinstance(value, float)]
+
+    @property
+    def mean(self) -> float | None:
+        """Our mean; None unless every seed has a value."""
+        return fmean(self.known) if self.known and len(self.known) == len(self.ours) else None
+
+    @property
+    def spread(self) -> float:
+        """Our standard deviation over seeds."""
+        return stdev(self.known) if len(self.known) > 1 else 0.0
+
+    @property
+    def beyond(self) -> int | None:
+        """The rounds in which a target was not reached, where that happened."""
+        return max((value.rounds for value in self.ours if isinstance(value, Beyond)), default=None)
+
+    @property
+    def paper_mean(self) -> float | None:
+        """The paper's mean, where it is a number."""
+        value = self.paper[0] if isinstance(self.paper, list) else self.paper
+        return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.mean is None or self.paper_mean is None else self.mean - self.paper_mean
+
+    def plain(self) -> dict[str, Any]:
+        """The number as JSON."""
+        return {
+            "row": self.row, "column": self.column, "metric": self.metric, "mean": self.mean, "std": self.spread if self.known else None,
+            "seeds": len(self.ours), "not_reached_in": self.beyond, "paper": self.paper, "difference": self.difference, "state": self.state,
+        }  # fmt: skip
+
+
+def plan(
+    preset: Preset,
+    out: Path,
+    *,
+    seeds: int = 1,
+    rounds: int | None = None,
+    full: bool = False,
+    override: Mapping[str, Any] | None = None,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> list[Entry]:
+    """Every cell with its runs; `rows` and `columns` choose by label (with * and ?), `override` settings of all cells."""
+    cells = [c for c in preset.cells(full) if _chosen(c.row, rows) and _chosen(c.column, columns)]
+    if not cells:
+        labels = [f"{c.row!r} × {c.column!r}" for c in preset.cells(full)]
+        raise UsageError(f"{preset.name}: no cell is left; there are {', '.join(labels[:6])}{' …' if len(labels) > 6 else ''}")
+    return [_entry(preset, cell, out, seeds, rounds, override or {}) for cell in cells]
+
+
+def _chosen(label: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(label.lower(), pattern.lower()) for pattern in patterns)
+
+
+def _entry(preset: Preset, cell: Cell, out: Path, seeds: int, rounds: int | None, override: Mapping[str, Any]) -> Entry:
+    settings = {**cell.settings, **({"rounds": rounds} if rounds else {}), **override}
+    settings["method"] = {**cell.settings["method"], **override.get("method", {})}
+    missing = _missing(settings)
+    if missing:
+        return Entry(cell, None, why_not=missing)
+    if preset.kind not in SPECIAL and preset.kind != "partition":
+        for metric in cell.metrics:
+            check(metric)
+    try:
+        made = [experiment({**settings, "seed": seed}) for seed in range(1, seeds + 1)]
+    except FedstillError as error:
+        raise UsageError(f"{preset.name}, {cell.row!r} × {cell.column!r}: {error}") from None
+    if preset.kind in SPECIAL or preset.kind == "partition":
+        return Entry(cell, made[0], why_not=SPECIAL.get(preset.kind, ""))
+    return Entry(cell, made[0], tuple(batch.job(one, out) for one in made))
+
+
+def _missing(settings: Mapping[str, Any]) -> str:
+    """Which part a cell asks for that is not there; settings that nobody knows are an error instead."""
+    asked: list[tuple[Registry[Any], Any]] = [
+        (methods, settings["method"]["name"]), (attacks, settings.get("attack")), (gathers, settings["method"].get("gather")),
+    ]  # fmt: skip
+    for registry, part in asked:
+        name = part.get("name") if isinstance(part, Mapping) else part
+        if name is not None and name not in registry:
+            return f"{registry.kind} {name} is not available"
+    return ""
+
+
+def carry_out(
+    entries: Sequence[Entry], out: Path, at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
+) -> dict[Path, str]:
+    """Run what is missing, first seed first; returns why runs failed, by folder."""
+    jobs = [job for entry in entries for job in entry.jobs]
+    with batch.alone(out):
+        return batch.run_all(sorted(jobs, key=lambda job: job.plan.seed), at_once, tell)
+
+
+def results(entries: Sequence[Entry]) -> dict[Path, Result]:
+    """What the finished runs gave."""
+    paths = dict.fromkeys(job.path for entry in entries for job in entry.jobs)
+    return {path: Result.read(path) for path in paths if batch.finished(path)}
+
+
+def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mapping[Path, str]) -> list[Number]:
+    """Every cell's metrics beside the paper's. A cell with a run that failed says so instead."""
+    found = []
+    for entry in entries:
+        reason = entry.why_not or next((failed[j.path] for j in entry.jobs if j.path in failed), "")
+        if not reason and any(job.path not in done for job in entry.jobs):
+            reason = "not finished"
+        fedavg = _yardstick(entry, entries)
+        for metric in entry.cell.metrics:
+            ours: list[Reading] = []
+            for place, job in enumerate(entry.jobs if not reason else ()):
+                base = (done[fedavg.jobs[place].path], fedavg.cell.model) if fedavg and fedavg.jobs[place].path in done else None
+                ours.append(reading(metric, done[job.path], entry.cell.model, base))
+            found.append(Number(entry.cell.row, entry.cell.column, metric, ours, entry.cell.paper.get(metric), reason))
+    return found
+
+
+def _yardstick(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
+    """FedAvg's cell in the same column: targets and ratios are taken from it."""
+    same = [e for e in entries if e.cell.column == entry.cell.column and e.jobs]
+    return next((e for e in same if e.plan is not None and e.plan.title == "fedavg"), None)

@@ -1,0 +1,69 @@
+"""A grid of settings, every point over the same seeds: the machinery of `reproduce` without a paper."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import FedstillError, UsageError
+from fedstill.experiment import batch
+from fedstill.experiment.batch import Job
+from fedstill.experiment.config import experiment
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid: its values, and a run for each seed."""
+
+    values: Mapping[str, str]
+    jobs: tuple[Job, ...]
+
+    @property
+    def label(self) -> str:
+        """`gamma=0.1, alpha=1`."""
+        return ", ".join(f"{name}={value}" for name, value in self.values.items())
+
+
+def axes(grids: Sequence[str]) -> dict[str, list[str]]:
+    """`name=a,b,c` each; commas inside brackets do not part values.
+
+    >>> axes(["gamma=0.1,1", "partition={name = 'shards', classes = 2},iid"])
+    {'gamma': ['0.1', '1'], 'partition': ["{name = 'shards', classes = 2}", 'iid']}
+    """
+    found: dict[str, list[str]] = {}
+    for grid in grids:
+        name, equals, values = grid.partition("=")
+        listed = [value.strip() for value in re.split(r",(?![^{\[]*[}\]])", values)]
+        if not equals or not name or not all(listed):
+            raise UsageError(f"--grid {grid!r}: must be name=value,value,…")
+        if name in found:
+            raise UsageError(f"--grid {name}: given twice")
+        if len(set(listed)) < len(listed):
+            raise UsageError(f"--grid {grid!r}: a value comes twice")
+        found[name] = listed
+    if not found:
+        raise UsageError("no --grid: say what to vary, like --grid gamma=0.1,1,10")
+    return found
+
+
+def points(plans: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]], seeds: int, out: Path) -> list[Point]:
+    """The runs of every point: its values, and its settings with these applied."""
+    found = []
+    for values, settings in plans:
+        try:
+            made = [experiment({**settings, "seed": seed}) for seed in range(1, seeds + 1)]
+        except FedstillError as error:
+            raise UsageError(f"{', '.join(f'{k}={v}' for k, v in values.items())}: {error}") from None
+        found.append(Point(values, tuple(batch.job(one, out) for one in made)))
+    return found
+
+
+def combinations(varied: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Every combination of values, the last name changing fastest.
+
+    >>> combinations({"a": ["1", "2"], "b": ["x"]})
+    [{'a': '1', 'b': 'x'}, {'a': '2', 'b': 'x'}]
+    """
+    return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]

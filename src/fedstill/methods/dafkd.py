@@ -1,0 +1,152 @@
+"""DaFKD: each client has a discriminator of its own domain, which says how far to believe its model on a sample.
+
+Wang, Li, Xu, Li, Zhan, Zeng: DaFKD: Domain-aware Federated Knowledge Distillation. CVPR 2023.
+Equation and line numbers are the paper's; the method page lists every choice and deviation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.record import State, record
+from fedstill.core.value import setting
+from fedstill.data.samples import Samples
+from fedstill.parts.counsel import Contribution, Counsel
+from fedstill.parts.distil import Lesson, server_slots
+from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
+from fedstill.parts.gather import Everyone, Gather, mean
+from fedstill.parts.imagine import Gallery
+from fedstill.parts.learner import LocalTraining, Optimizer, weights_of
+from fedstill.parts.losses import cross_entropy
+
+AUTHORS = {
+    "local_steps": None, "generator": "dcgan", "channels": 64, "conditional": False, "stable": True,
+    "samples_from": "previous", "distill_samples": 1280, "distill_epochs": 40, "temperature": 20.0,
+}  # fmt: skip
+"""What `profile = "authors"` means for fields left at their defaults."""
+
+
+@record
+class OwnDomain:
+    """What stays on a client between rounds (line 18): θ_k^d."""
+
+    discriminator: State
+
+
+@record
+class Handout:
+    """What goes down (line 6): w and θ^g."""
+
+    weights: State
+    generator: State
+
+
+@record
+class Distilled:
+    """The server's state: w, the average ŵ it came from, θ^g; for reports, α̂ by client and class, and samples."""
+
+    weights: State
+    average: State
+    generator: State
+    memory: Any
+    factors: Mapping[int, Tensor]
+    gallery: Gallery
+
+
+@methods.register("dafkd")
+@dataclass(frozen=True)
+class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contribution]):
+    """Algorithm 1: adversarial training on the clients, ensemble distillation weighted by domain on the server."""
+
+    paper = "Wang et al., DaFKD: Domain-aware Federated Knowledge Distillation, CVPR 2023"
+    lr: float = setting(1e-3, gt=0, doc="learning rate of classifier and discriminator")
+    epochs: int = setting(20, ge=1, doc="local epochs in a round, where local_steps is none")
+    local_steps: int | None = setting(20, ge=1, doc="local steps in a round (E); none: epochs")
+    batch: int = setting(32, ge=2, doc="batch size (B)")
+    optimizer: Optimizer = setting("adam", doc="sgd or adam")
+    weight_decay: float = setting(1e-3, ge=0, doc="L2 penalty of local training")
+    stable: bool = setting(False, doc="the generator's loss does not saturate: −log f(g(z)) instead of (3)")
+    samples_from: Literal["aggregated", "previous"] = setting(
+        "aggregated", doc="distil samples of the new generator, or of the broadcast one (upload = predictions: always)"
+    )
+    gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        server_slots(self.gather)
+        usual = {f.name: f.default for f in fields(self)}
+        changed = {n: v for n, v in AUTHORS.items() if getattr(self, n) == usual[n]} if self.theirs else {}
+        if self.upload == "predictions":  # the new generator exists only after the upload
+            changed["samples_from"] = "previous"
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
+
+    def init_server(self, env: Env) -> Distilled:
+        """w_1 and θ^g_1 (line 2)."""
+        weights, generator = env.initial(), weights_of(self.make_generator(env))
+        return Distilled(weights, weights, generator, self.gather.init(env, weights), {}, {})
+
+    def init_client(self, env: Env) -> OwnDomain:
+        """θ_k^d, the same for all at first."""
+        return OwnDomain(self.duel(env, env.form(), {}).discriminator)
+
+    def download(self, env: Env, server: Distilled) -> Handout:
+        """w and θ^g (line 6)."""
+        return Handout(server.weights, server.generator)
+
+    def client(self, env: Env, state: OwnDomain, down: Handout, data: Samples) -> tuple[OwnDomain, Contribution]:
+        """Lines 16–26: classifier and discriminator against the generator, batch by batch."""
+        duel = self.duel(env, down.weights, state.discriminator)
+        pair, artist = self.learner(env, duel), self.artist(env, down.generator, self.weight_decay)
+        stream = env.stream("noise")
+        for x, y in self.batches(env, data, duel):
+            imagined = artist.module(*self.draw(env, self.batch, stream))[: len(x)].detach()
+            pair.step(self.joint_loss(env, duel, x, y, imagined, stream))
+            if not self.theirs or env.round < 5:
+                duel.eval()  # generated samples alone do not move BatchNorm's statistics
+                scores = duel(artist.module(*self.draw(env, self.batch, stream)))[1]
+                artist.step(deceive(scores, self.stable))
+                duel.train()
+        return OwnDomain(duel.discriminator), self.outgoing(env, duel, artist.weights, down.generator)
+
+    def joint_loss(
+        self, env: Env, duel: Duel, x: Tensor, y: Tensor, imagined: Tensor, stream: torch.Generator
+    ) -> Tensor:
+        """(9) L_J = L_adv + L_CE; real and generated samples pass the trunk together."""
+        logits, scores = duel(torch.cat([x, imagined]))
+        loss = cross_entropy(logits[: len(x)], y)
+        if self.theirs and env.round > 2:
+            return loss
+        rivalry = adversarial(scores[: len(x)], scores[len(x) :])
+        if self.theirs:  # the mean over real samples plus that over generated ones, and a penalty
+            return loss + 2 * rivalry + 0.3 * gradient_penalty(duel, x, imagined, stream)
+        return loss + rivalry
+
+    def server(self, env: Env, server: Distilled, replies: Sequence[Reply[Any]]) -> Distilled:
+        """Lines 9–13: average, make samples, weigh the clients on each of them, distil."""
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        if not kept:
+            return server
+        shares = [r.samples for r in kept] if self.theirs else None
+        average = mean([r.upload.weights for r in kept], shares)  # (6)
+        generator = mean([r.upload.generator for r in kept], shares)  # (4)
+        source = server.generator if self.samples_from == "previous" else generator
+        images = self.samples(env, source, self.distill_samples)
+        targets, factors = self.ensemble(env, [r.upload for r in kept], images)
+        warming_up = self.theirs and env.round == 0
+        weights = average if warming_up else self.distilled(env, average, Lesson(images, targets))  # (8)
+        told = dict(zip([r.client for r in kept], factors.cpu(), strict=True))
+        return Distilled(weights, average, generator, memory, told, self.exhibit(env, server.gallery, generator))
+
+    def models(self, env: Env, server: Distilled) -> Mapping[str, State]:
+        """`global`, after distillation, and `average`, before it."""
+        return {"global": server.weights, "average": server.average, **self.gather.models(env, server.memory)}
+
+    def facts(self, env: Env, server: Distilled) -> Mapping[str, Any]:
+        """`domain_weights`: α̂ of each client that answered, by class of the generated samples (None: none made)."""
+        told = {str(k): [None if a != a else a for a in v.tolist()] for k, v in server.factors.items()}
+        return {**self.gather.facts(env, server.memory), "domain_weights": told}

@@ -1,0 +1,78 @@
+"""Simulator and deployment give the same model, whatever the method exchanges."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import FEDSTILL, LONG, SITES, Federation
+
+import fedstill
+from fedstill.core.record import leaves
+from fedstill.experiment.rundir import RunDir
+
+pytestmark = pytest.mark.xdist_group("deploy")
+
+PLANS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "model": "mlp"},
+    "fedkf": {"method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "noise": 8, "channels": 4}, "model": "mlp"},
+    "fedtkd": {"method": {"name": "fedtkd", "epochs": 1}, "models": ["mlp", "lenet5", "cnn3"], "public": "public"},
+    "dafkd": {"method": {"name": "dafkd", "epochs": 1, "noise": 8}, "model": "mlp"},
+}
+
+
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("fedkf", marks=LONG), "fedtkd", pytest.param("dafkd", marks=LONG)])
+def test_the_deployed_model_is_the_simulated_one(
+    name: str, federation: Federation, sites_data: dict[str, Path], tmp_path: Path
+) -> None:
+    """Three sites, three rounds: the server's whole state agrees to 1e-6, and so do AMP, FM and WLP."""
+    plan = {**PLANS[name], "rounds": 3, "seed": 4}
+    if "public" in plan:
+        plan["public"] = str(sites_data["public"])
+    simulated = fedstill.run(
+        **{**plan, "data": [str(sites_data[s]) for s in SITES]}, active=1.0, workers="inline", out=tmp_path, name="simulated"
+    )
+    home = federation.deploy({**plan, "name": f"same-{name}"})
+    here, there = (RunDir.open(path).latest()[0] for path in (tmp_path / "simulated", home))
+    assert here is not None
+    assert there is not None
+    mine, theirs = dict(leaves(here.server)), dict(leaves(there.server))
+    assert mine.keys() == theirs.keys()
+    worst = max(float((mine[n].double() - theirs[n].double()).abs().max()) for n in mine if mine[n].numel())
+    assert worst <= 1e-6
+    rows = RunDir.open(home).rows()
+    assert [row["missing"] for row in rows] == [{}, {}, {}]
+    for row, wanted in zip(rows, simulated.rows, strict=True):
+        assert row["models"].keys() == wanted["models"].keys()
+        for model, scores in wanted["models"].items():
+            for metric in ("amp", "fm", "wlp"):
+                assert row["models"][model][metric] == pytest.approx(scores[metric], abs=1e-6)
+    if name == "fedkf":  # the generator stays on the site, and is the simulated one
+        kept = federation.folder / "state-site-b" / "runs" / f"same-{name}" / "000002.safetensors"
+        own, simulated_own = dict(leaves(fedstill.core.record.load(kept))), dict(leaves(here.clients[1]))
+        assert max(float((own[n] - simulated_own[n]).abs().max()) for n in own) <= 1e-6
+
+
+def test_the_command_brings_the_run_home(federation: Federation, tmp_path: Path) -> None:
+    """`fedstill deploy` prints the result; its folder serves `fedstill export`; --status says it is over."""
+    toml = tmp_path / "plan.toml"
+    toml.write_text('rounds = 2\nactive = 1.0\nclients = 3\nmodel = "mlp"\n[method]\nname = "fedavg"\nepochs = 1\n')
+    line = ["--hub", federation.address, "--ca", str(federation.ca), "--token", str(federation.folder / "hub" / "token")]
+
+    def fedstill_says(*words: str) -> str:
+        made = subprocess.run(
+            [*FEDSTILL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=150,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    found = json.loads(fedstill_says("deploy", str(toml), *line, "--json"))
+    assert found["rounds"] == 2
+    assert set(found["models"]) == {"active", "overall"}
+    assert len(found["models"]["overall"]["accuracy_per_client"]) == 3
+    assert (tmp_path / "runs" / "plan" / "models" / "overall.safetensors").exists()
+    assert "finished completed" in fedstill_says("deploy", str(toml), *line, "--status")
+    assert "overall" in fedstill_says("export", "runs/plan", "out.safetensors")

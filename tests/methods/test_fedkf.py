@@ -1,0 +1,144 @@
+"""FedKF's own promises: equations (2)–(8) in place, the teacher frozen, the generator alive across rounds."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import same_bits, small_experiment, small_method
+from torch import nn
+
+from fedstill.core.loop import Party, turn
+from fedstill.core.shelf import Room
+from fedstill.experiment.run import resume, start
+from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import stage
+from fedstill.methods import FedKF
+from fedstill.methods.fedkf import Imagination, Teaching
+from fedstill.parts.gather import Everyone, Remember
+from fedstill.parts.learner import Learner
+
+
+class Linear(nn.Module):
+    """Two inputs, two classes, the identity: what goes in comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2, bias=False)
+        self.head.weight.data = torch.eye(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.flatten(1)[:, :2])
+
+
+def learner(module: nn.Module) -> Learner:
+    return Learner(module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+class Grey:
+    shape = (1, 8, 8)
+    classes = 2
+
+
+def test_generator_loss_is_the_sum_of_5() -> None:
+    """(5) by hand: logits (ln 3, 0) and (0, ln 3) are predictions (.75, .25) and (.25, .75).
+
+    Their mean is (.5, .5): L_IE = ln .5 = −.693147. L_OH = −ln .75 = .287682. Features ((1, −3), (2, 2)): L_A = −2.
+    L_G = −.693147 + .1·.287682 − .1·2 = −.864379. The authors' L_IE is 1 + (−ln 2)/ln 2 = 0: L_G = −.171232.
+    """
+    ln3 = float(torch.log(torch.tensor(3.0)))
+    wisdom = torch.tensor([[ln3, 0.0], [0.0, ln3]])
+    features = torch.tensor([[1.0, -3.0], [2.0, 2.0]])
+    loss = FedKF().generator_loss(Grey, wisdom, features, None, None)  # type: ignore[arg-type]
+    assert float(loss) == pytest.approx(-0.864379, abs=1e-6)
+    authors = FedKF(profile="authors").generator_loss(Grey, wisdom, features, None, None)  # type: ignore[arg-type]
+    assert float(authors) == pytest.approx(-0.171232, abs=1e-6)
+
+
+def test_student_loss_is_8() -> None:
+    """(8) by hand: real logits (ln 3, 0) with label 1: CE = −ln .25 = 1.386294.
+
+    The teacher says (.5, .5), the student's imagined logits (ln 3, 0) say (.75, .25):
+    KL = .5 ln(.5/.75) + .5 ln(.5/.25) = .143841. With γ = 2: 1.386294 + .287682 = 1.673976.
+    """
+    ln3 = float(torch.log(torch.tensor(3.0)))
+    x = torch.tensor([[[[ln3, 0.0]]]])
+    loss = FedKF(gamma=2.0).student_loss(Linear(), x, torch.tensor([1]), x, torch.zeros(1, 2))
+    assert loss.item() == pytest.approx(1.673976, abs=1e-6)
+
+
+def test_one_student_pass_equals_two() -> None:
+    """A module with BatchNorm is run separately; without, one pass must give the numbers of two."""
+    module = Linear()
+    x, imagined, wisdom = torch.randn(5, 1, 1, 2), torch.randn(3, 1, 1, 2), torch.randn(3, 2)
+    y = torch.tensor([0, 1, 0, 1, 1])
+    once = FedKF().student_loss(module, x, y, imagined, wisdom)
+    module.extra = nn.BatchNorm1d(2)  # never called, but there: the pass is split
+    assert torch.allclose(once, FedKF().student_loss(module, x, y, imagined, wisdom))
+
+
+def turn_of(method: FedKF, state: Imagination | None = None, **settings: Any) -> tuple[Any, Any, Any, Teaching]:
+    plan = small_experiment(method, **settings)
+    ready = stage(plan, Room())
+    down = Teaching(ready.env.initial(), {k: v + 0.1 for k, v in ready.env.initial().items()})
+    before = {k: v.clone() for k, v in down.teacher.items()}  # type: ignore[union-attr]
+    state, upload = turn(method, ready.env.at(0, 0), Party(ready.party(0).data), state, down)
+    assert all(torch.equal(before[k], v) for k, v in down.teacher.items())  # type: ignore[union-attr]
+    return ready, state, upload, down
+
+
+def test_gradient_reaches_the_generator_through_the_frozen_teacher() -> None:
+    method = small_method("fedkf")
+    ready, state, upload, down = turn_of(method)
+    fresh = method.init_client(ready.env.at(0, 0))
+    moved = [k for k, v in state.generator.items() if not torch.equal(v, fresh.generator[k])]
+    assert {"body.0.linear.weight", "body.2.weight"} <= set(moved)
+    assert any(float(m["exp_avg"].abs().sum()) > 0 for m in state.memory.values())
+    assert not same_bits(upload.weights, down.weights)
+
+
+def test_without_gamma_it_is_fedavg_to_the_bit(runs: Path) -> None:
+    start(small_experiment(small_method("fedavg")), out=runs, name="a")
+    start(small_experiment(small_method("fedkf", gamma=0)), out=runs, name="b")
+    a, b = (RunDir.open(runs / n).latest()[0] for n in "ab")
+    assert a is not None
+    assert b is not None
+    assert same_bits(a.server, b.server)
+
+
+def test_generator_and_its_adam_survive_rounds_resume_and_workers(runs: Path) -> None:
+    """Adam counts its steps: after two turns of E epochs of ⌈n/B⌉ batches each the counter holds both."""
+    plan = small_experiment(small_method("fedkf"), active=1.0, clients=2)
+    start(replace(plan, rounds=1), out=runs, name="a")
+    resume(runs / "a", rounds=2, workers="2")
+    state, _ = RunDir.open(runs / "a").latest()
+    assert state is not None
+    sizes = stage(plan, Room()).env.sizes
+    for client, size in enumerate(sizes):
+        assert float(state.clients[client].memory["0"]["step"]) == 2 * -(-size // 32)
+
+
+def test_minus_sends_no_teacher_and_noise_learns_nothing() -> None:
+    plan = small_experiment(small_method("fedkf-minus"))
+    ready = stage(plan, Room())
+    down = plan.method.download(ready.env.at(0, 0), plan.method.init_server(ready.env))
+    assert down.teacher is None
+    _, state, _, _ = turn_of(small_method("fedkf", generator="noise"))
+    assert state.generator == {}
+
+
+def test_authors_profile_counts_only_clients_seen_and_gives_all_the_same_steps() -> None:
+    """Steps: E · (N_train // (K·B)); 319 training samples, 6 clients, batches of 32: max(1, 1) step an epoch."""
+    method = small_method("fedkf", profile="authors", epochs=3)
+    assert method.gather == Remember(start="seen")
+    ready = stage(small_experiment(method), Room())
+    assert method.pace(ready.env).local_steps == 3 * max(1, sum(ready.env.sizes) // (6 * 32))
+    _, state, _, _ = turn_of(method)
+    assert state.memory == {}, "the first round is plain cross-entropy"
+
+
+def test_without_memory_the_active_model_teaches() -> None:
+    plan = small_experiment(small_method("fedkf", gather=Everyone()))
+    ready = stage(plan, Room())
+    assert plan.method.download(ready.env.at(0, 0), plan.method.init_server(ready.env)).teacher is None
