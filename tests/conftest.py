@@ -25,7 +25,15 @@ def small_method(name: str, **settings: Any) -> Any:
 
 def small_experiment(method: Any, **settings: Any) -> Experiment:
     """Eight-by-eight digits, six clients, three of them active, two rounds."""
-    plan = {"data": "digits", "samples": 400, "clients": 6, "active": 0.5, "rounds": 2, "alpha": 0.5, "workers": "inline"}
+    plan = {
+        "data": "digits",
+        "samples": 400,
+        "clients": 6,
+        "active": 0.5,
+        "rounds": 2,
+        "alpha": 0.5,
+        "workers": "inline",
+    }
     if "partition" in settings:
         del plan["alpha"]
     return experiment({"method": method, **plan, **settings})

@@ -36,6 +36,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if home is None and not name[0].isupper():  # a module, not a method: nothing to load for it
+        raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
     if home is None:
         found = importlib.import_module("fedstill.methods")
         if name not in found.__all__:

@@ -27,23 +27,38 @@ def run(
     what: Annotated[str, typer.Argument(help="A method's name (see `fedstill ls methods`) or an experiment.toml.")],
     data: Annotated[str | None, typer.Option(help="Data set, .npz file or image folder. [mnist-5k]")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
-    active: Annotated[float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet α of the partition: small is heterogeneous. [0.1]")] = None,
+    active: Annotated[
+        float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Dirichlet α of the partition: small is heterogeneous. [0.1]")
+    ] = None,
     partition: Annotated[str | None, typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream. [1]")] = None,
     samples: Annotated[int | None, typer.Option(help="Stratified subset of this many training samples.")] = None,
     model: Annotated[str | None, typer.Option(help="Model, or package.module:factory. [auto]")] = None,
     models: Annotated[str | None, typer.Option(help="Comma-separated models, for clients that differ.")] = None,
-    public: Annotated[str | None, typer.Option(help="Public set: a share of every class, or a data set. [0.1 where needed]")] = None,
-    local_test: Annotated[float | None, typer.Option(help="Share of a client's samples kept as its test. [0.2]")] = None,
-    attack: Annotated[str | None, typer.Option(help="Attack of the malicious clients (see `fedstill ls attacks`).")] = None,
+    public: Annotated[
+        str | None, typer.Option(help="Public set: a share of every class, or a data set. [0.1 where needed]")
+    ] = None,
+    local_test: Annotated[
+        float | None, typer.Option(help="Share of a client's samples kept as its test. [0.2]")
+    ] = None,
+    attack: Annotated[
+        str | None, typer.Option(help="Attack of the malicious clients (see `fedstill ls attacks`).")
+    ] = None,
     malicious: Annotated[str | None, typer.Option(help="Share of malicious clients, or a list: 1,3,5.")] = None,
     drop: Annotated[float | None, typer.Option(help="Probability that an active client does not answer. [0]")] = None,
-    workers: Annotated[str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto. [cpu]")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value: any other setting of method or experiment.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value: any other setting of method or experiment.")
+    ] = None,
     track: Annotated[str | None, typer.Option(help="per-class: also report accuracy per class.")] = None,
+    log: Annotated[str | None, typer.Option(help="tensorboard or mlflow: also log there (extras).")] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="The run folder's name.")] = None,
     as_json: Json = False,
@@ -52,6 +67,7 @@ def run(
     """Run a method on data split over clients."""
     from fedstill.experiment.config import experiment, read
     from fedstill.experiment.run import start
+    from fedstill.report.logging import logged
     from fedstill.report.terminal import Live
 
     plan = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
@@ -63,8 +79,8 @@ def run(
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
     apply_settings(plan, settings or [])
-    with Live(quiet=as_json) as live:
-        result = start(experiment(plan), out=out, name=name, watcher=live)
+    with Live(quiet=as_json) as live, logged(live, log) as watcher:
+        result = start(experiment(plan), out=out, name=name, watcher=watcher)
     _finish(result, as_json)
 
 
@@ -110,7 +126,9 @@ def compare(
 
 @app.command("ls")
 def list_things(
-    what: Annotated[str, typer.Argument(help="methods, models, data, partitions, gathers, attacks, generators or presets.")] = "methods",
+    what: Annotated[
+        str, typer.Argument(help="methods, models, data, partitions, gathers, attacks, generators or presets.")
+    ] = "methods",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -146,7 +164,9 @@ def show(
 def predict(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     image: Annotated[Path, typer.Argument(help="An image file.")],
-    which: Annotated[str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")] = None,
+    which: Annotated[
+        str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -165,7 +185,9 @@ def predict(
 def export(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     target: Annotated[Path, typer.Argument(help="model.onnx, model.pt2 or model.safetensors.")],
-    which: Annotated[str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")] = None,
+    which: Annotated[
+        str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write a run's model for use elsewhere."""
@@ -268,7 +290,7 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
         return 1 if isinstance(error, RunError) else 2
 
 
-from fedstill import cli_deploy  # noqa: E402, F401 (its commands join `app`)
+from fedstill import cli_deploy, cli_reports  # noqa: E402, F401 (their commands join `app`)
 
 if __name__ == "__main__":
     main()

@@ -37,9 +37,11 @@ tensors = st.builds(
 scalars = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5)
 values = st.recursive(
     scalars | tensors,
-    lambda inner: st.dictionaries(st.text(st.characters(codec="ascii", exclude_characters="/"), max_size=4), inner, max_size=3)
-    | st.dictionaries(st.integers(0, 99), inner, min_size=1, max_size=3)
-    | st.lists(inner, max_size=3).map(tuple),
+    lambda inner: (
+        st.dictionaries(st.text(st.characters(codec="ascii", exclude_characters="/"), max_size=4), inner, max_size=3)
+        | st.dictionaries(st.integers(0, 99), inner, min_size=1, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+    ),
     max_leaves=6,
 )
 
@@ -103,7 +105,7 @@ def test_sizes_by_hand() -> None:
 
 def test_a_field_that_does_not_say_what_it_carries_may_not_leave() -> None:
     assert declared(Leaf) == {"tensor": "logits on public samples", "count": "number of samples"}
-    with pytest.raises(TypeError, match="Tree.leaf does not declare"):
+    with pytest.raises(TypeError, match=r"Tree\.leaf does not declare"):
         declared(Tree)
 
 

@@ -1,5 +1,7 @@
 """The fixtures of the deployed form: one hub with three sites for a module's tests."""
 
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,12 @@ from fedstill.deploy.flwr_env import prepare
 def flower(tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("flwr", reason="the deployed form needs the extra fedstill[flower]")
     prepare(tmp_path_factory.mktemp("flwr-home"))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupted)  # so that processes are stopped when the tests are
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import fedstill
 from fedstill.core.record import leaves
 from fedstill.experiment.rundir import RunDir
 
-pytestmark = pytest.mark.xdist_group("deploy")
+pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of Flower
 
 PLANS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "model": "mlp"},

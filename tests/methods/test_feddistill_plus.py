@@ -13,9 +13,10 @@ from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedDistillPlus
 from fedstill.methods.fedavg import Broadcast
-from fedstill.methods.feddistill_plus import ClassLogits, Shared
+from fedstill.methods.feddistill_plus import MeanLogits, MeanLogitsAndWeights, Shared
 from fedstill.parts.gather import Remember
 from fedstill.parts.learner import predict
+from fedstill.parts.robust import Krum
 
 
 def test_the_loss_by_hand():
@@ -32,8 +33,8 @@ def test_the_server_averages_over_the_clients_that_have_a_class():
     """Class 0: (1,0) and (3,0) make (2,0). Class 1: only the second has it. Class 2: nobody has it, the old stays."""
     method = FedDistillPlus(share_weights=False)
     old = torch.tensor([[7.0, 7.0, 7.0]] * 3)
-    first = ClassLogits(torch.diag(torch.tensor([1.0, 0, 0])), torch.tensor([True, False, False]), None)
-    second = ClassLogits(torch.diag(torch.tensor([3.0, 4.0, 0])), torch.tensor([True, True, False]), None)
+    first = MeanLogits(torch.diag(torch.tensor([1.0, 0, 0])), torch.tensor([True, False, False]))
+    second = MeanLogits(torch.diag(torch.tensor([3.0, 4.0, 0])), torch.tensor([True, True, False]))
     replies = [Reply(0, 5, first), Reply(1, 9, second)]
     made = method.server(None, Shared(old, torch.tensor([False, False, True]), None, None), replies)
     assert made.logits.tolist() == [[2, 0, 0], [0, 4, 0], [7, 7, 7]]
@@ -84,13 +85,18 @@ def test_without_weights_networks_may_differ_and_only_class_logits_travel():
     plan = small_experiment(method, models=("mlp", "lenet5"), clients=4, active=1.0, per_class=True)
     result = start(plan, out=None)
     assert result.models == ["personal"]
-    assert result.rows[0]["bytes"]["up"] == {"logits": 4 * 400, "seen": 4 * 10, "weights": 0}
-    assert result.rows[0]["bytes"]["down"]["weights"] == 0
+    assert result.rows[0]["bytes"]["up"] == {"logits": 4 * 400, "seen": 4 * 10}
+    assert set(result.rows[0]["bytes"]["down"]) == {"logits", "known"}
+    assert (method.uploads(), FedDistillPlus().uploads()) == (MeanLogits, MeanLogitsAndWeights)
     assert len(result.last("personal")["accuracy_per_client"]) == 4
 
 
 def test_wrong_settings_are_told():
     with pytest.raises(UsageError, match="feddistill-plus averages weights, so all clients need one model"):
         small_experiment(FedDistillPlus(), models=("mlp", "lenet5"))
-    with pytest.raises(UsageError, match=r"gather.slots = 'client'.*must be 'server'"):
+    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
         FedDistillPlus(gather=Remember(slots="client"))
+    with pytest.raises(
+        UsageError, match="gather = krum: works on model weights; clients of this method send mean logits"
+    ):
+        small_experiment(FedDistillPlus(share_weights=False, gather=Krum()))

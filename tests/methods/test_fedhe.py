@@ -49,7 +49,7 @@ def test_the_server_averages_over_those_that_have_a_class() -> None:
 
 
 def test_a_client_tells_the_means_of_its_classes_and_which_it_has() -> None:
-    """With a rate too small to move, the means are those of the initial model; class 0 is taken away from the client."""
+    """With a rate too small to move, the means are those of the initial model; the client has no class 0."""
     method = FedHe(lr=1e-12, optimizer="sgd", batch=7)
     ready = stage(small_experiment(method), Room())
     env = ready.env.at(0, 1)

@@ -77,7 +77,7 @@ def test_the_overall_model_is_reported_too_and_a_loss_leaves():
 
 
 def test_wrong_things_are_told():
-    with pytest.raises(UsageError, match=r"gather.slots = 'client'.*must be 'server'"):
+    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
         QFFL(gather=Remember(slots="client"))
     assert QFFL().objection(None, assessed(0.0, -1.0)) == "a loss of -1"
     assert QFFL().objection(None, assessed(0.0, 0.0)) is None

@@ -60,7 +60,7 @@ def test_krum_by_hand() -> None:
 
 
 def test_krum_is_not_blinded_by_where_the_model_is() -> None:
-    """Steps of a millionth around weights of a thousand: distances come from differences, not from cancelled squares."""
+    """Small steps around weights of a thousand: distances come from differences, not from cancelled squares."""
     far = [[1000.0 + x * 2.0**-13, 1000.0 + y * 2.0**-13] for x, y in FIVE]
     assert [r.client for r in gathered(Krum(), replies(*far))[1]] == [1]
 
@@ -175,7 +175,7 @@ def test_chains_that_cannot_work_are_refused() -> None:
     [("fedtkd", Krum()), ("fedmd", Remember()), ("fedavg", Identify()), ("fedtkd", Chain((Identify(), TrimmedMean())))],
 )
 def test_a_gather_that_does_not_fit_is_refused_before_anything_runs(method: str, gather: Gather) -> None:
-    with pytest.raises(UsageError, match="^gather = [a-z]+: works on "):
+    with pytest.raises(UsageError, match=r"^gather = [a-z]+: works on "):
         small_experiment(small_method(method, gather=gather))
 
 

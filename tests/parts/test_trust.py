@@ -62,6 +62,17 @@ def test_a_client_exactly_epsilon_below_the_mean_is_still_trusted() -> None:
     assert trusted_clients(features, tensor([0.8, 0.6, 0.1]), 0.1, seed=0)[0] == [0, 1]
 
 
+def test_accuracies_that_hardly_differ_leave_it_to_the_cosines() -> None:
+    """Who only lifts the wrong logits stays as accurate: .82 against .80. (8) alone would believe him.
+
+    The difference .02 is within a margin of .05, and the honest cluster's cosines are higher.
+    """
+    features, accuracy = tensor([[0.9, 0.9], [0.9, 0.8], [0.5, 0.4], [0.4, 0.5]]), tensor([0.8, 0.8, 0.82, 0.82])
+    assert trusted_clients(features, accuracy, 0.1, seed=0)[0] == [2, 3]
+    assert trusted_clients(features, accuracy, 0.1, seed=0, margin=0.05)[0] == [0, 1]
+    assert trusted_clients(features, accuracy, 0.1, seed=0, margin=0.01)[0] == [2, 3]
+
+
 def test_on_a_tie_the_larger_cluster_is_trusted() -> None:
     features = tensor([[1.0], [0.0], [0.01]])
     assert trusted_clients(features, torch.full((3,), 0.5), 0.1, seed=0)[0] == [1, 2]

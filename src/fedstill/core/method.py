@@ -38,7 +38,7 @@ class Env:
     classes: int
     shape: tuple[int, int, int]
     build: Callable[[int | None, int | None], nn.Module]
-    """`build(k, seed)`: a new module of client k's architecture (the server's for None), initialised from the seed if given."""
+    """`build(k, seed)`: a module of client k's architecture (the server's for None), initialised from the seed if any."""
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     public: Any = None
@@ -146,6 +146,10 @@ class Method(Value, ABC, Generic[S, C, D, U]):
         """The global models to report, by name."""
         return {}
 
+    def architectures(self, env: Env, server: S) -> Mapping[str, int]:
+        """The client whose architecture a reported model has, where it is not the server's."""
+        return {}
+
     def own(self, env: Env, state: C) -> State | None:
         """The client's own model, for methods that have one: reported as `personal`."""
         return None
@@ -153,6 +157,14 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     def facts(self, env: Env, server: S) -> Mapping[str, Any]:
         """Anything else worth a line in the round's metrics, as plain numbers, text and lists."""
         return {}
+
+    def uploads(self) -> type:
+        """The record that leaves a client with these settings."""
+        return self.upload_type()
+
+    def downloads(self) -> type:
+        """The record that goes down to a client with these settings."""
+        return self.download_type()
 
     @classmethod
     def upload_type(cls) -> type:

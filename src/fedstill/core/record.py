@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from fedstill.core.errors import FedstillError

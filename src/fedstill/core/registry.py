@@ -1,11 +1,11 @@
 """Names for things a user can ask for: one registry for each kind (methods, models, data, partitions …).
 
-    >>> class Shape: ...
-    >>> shapes = Registry[Shape]("shape", Shape)
-    >>> @shapes.register("square")
-    ... class Square(Shape): ...
-    >>> shapes["square"] is Square, Registry.name_of(Square)
-    (True, 'square')
+>>> class Shape: ...
+>>> shapes = Registry[Shape]("shape", Shape)
+>>> @shapes.register("square")
+... class Square(Shape): ...
+>>> shapes["square"] is Square, Registry.name_of(Square)
+(True, 'square')
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -17,7 +17,6 @@ from typing import Any
 from fedstill.core import record
 
 
-
 @dataclass(frozen=True, eq=False)
 class Room:
     """Where shelves keep files, and how many bytes each may hold in memory."""

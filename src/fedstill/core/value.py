@@ -123,7 +123,7 @@ def build_named(base: type[V], spec: Any) -> V:
     registry = Registry.of(base)
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     if "name" not in settings:
-        raise UsageError(f"{', '.join(settings)}: a {registry.kind} needs a name; known: {', '.join(registry)}")
+        raise UsageError(f"{', '.join(settings)}: the {registry.kind} needs a name; known: {', '.join(registry)}")
     cls = registry[settings.pop("name")]
     return build(cls, settings)
 
@@ -131,8 +131,11 @@ def build_named(base: type[V], spec: Any) -> V:
 def plain(value: Any) -> Any:
     """The dictionary of numbers and text that `build_named` turns back into this value."""
     if isinstance(value, Value):
-        entry = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}
-        return {"name": Registry.name_of(type(value)), **{k: v for k, v in entry.items() if v is not None}}
+        named = [f for f in fields(value) if f.init]
+        entry = {f.name: plain(getattr(value, f.name)) for f in named}
+        unset = {f.name: "none" for f in named if entry[f.name] is None and f.default is not None}
+        known = {k: v for k, v in entry.items() if v is not None}
+        return {"name": Registry.name_of(type(value)), **known, **unset}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -99,14 +99,30 @@ class WarmNode:
         public = public_key_to_bytes(self.keys[1])
         if self.line.key is None:
             client.RegisterNode(RegisterNodeFleetRequest(public_key=public))
-        elif self.memory.exists():  # killed a moment ago, it still counts as there: say good-bye first
-            try:
-                client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.memory.read_text())))
-            except (httpx.HTTPStatusError, ValueError):
-                pass
-        found = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
+        known = self._good_bye(client)
+        try:
+            found = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
+        except httpx.HTTPStatusError as error:
+            if known or error.response.status_code >= 500:
+                raise
+            raise RunError(
+                f"{self.line.address}: the hub turned this site away; "
+                "its key is not registered (fedstill hub --allow), or another site uses it"
+            ) from None
         write(self.memory, str(found.node_id).encode())
         return Node(node_id=found.node_id)
+
+    def _good_bye(self, client: FleetHttpClient) -> bool:
+        """A node killed a moment ago still counts as there, and could not enter: it leaves first. Is it known?"""
+        if self.line.key is None or not self.memory.exists():
+            return self.line.key is None
+        try:
+            client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.memory.read_text())))
+        except ValueError:
+            return False
+        except httpx.HTTPStatusError as error:
+            return error.response.status_code != httpx.codes.UNAUTHORIZED
+        return True
 
     def _stay(self, client: FleetHttpClient, node: Node, answer: Answer) -> None:
         beat = _Heart(self.line, self.keys, node)
@@ -222,10 +238,8 @@ def _final(error: Exception, line: Line) -> None:
         raise RunError(f"{line.address}: the hub speaks plain text; --insecure only if you mean it") from None
     if isinstance(error, httpx.RemoteProtocolError) and line.insecure:
         raise RunError(f"{line.address}: the hub does not take plain text; leave out --insecure") from None
-    if isinstance(error, httpx.HTTPStatusError):
-        status, body = error.response.status_code, _body(error)
-        if status == httpx.codes.UNAUTHORIZED or "No SuperNode found" in body or "REGISTRATION_DISABLED" in body.upper():
-            raise RunError(f"{line.address}: the hub turned this site away; is its key registered (fedstill hub --allow)?") from None
+    if isinstance(error, httpx.HTTPStatusError) and line.insecure and error.response.status_code in (401, 403):
+        raise RunError(f"{line.address}: the hub takes sites with a registered key only ({_body(error)[:200]})") from None
 
 
 def _body(error: httpx.HTTPStatusError) -> str:

@@ -102,7 +102,7 @@ def _returned(roster: Roster, setting: Setting, wait: float, say: Say) -> None:
 
 def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, say: Say) -> Result:
     plan = setting.plan
-    ready = setting.stage(RunDir(path, plan.memory).room, public)
+    ready = setting.stage(RunDir(path, plan.memory).room, public_set(plan, public))
     ready.env.build(None, None)  # a model that does not fit the data is named before anything runs
     checkpoint = None
     if (path / "setting.json").exists():

@@ -64,10 +64,10 @@ class Setting:
         """Images in the size that the models take."""
         return samples.fit(pixels_of(self.specs), 0 if self.dtype == "uint8" else self.lowest)
 
-    def env(self, room: Room, device: str, public: str | None = None) -> Env:
-        """What methods see, the same at every party; `public` is where this machine has the public set."""
+    def env(self, room: Room, device: str, public: Dataset | None = None) -> Env:
+        """What methods see, the same at every party."""
         shape = self.fitted(self.sample().train).shape
-        known = public_set(self.plan, public, self)
+        known = None if public is None else public.fit(pixels_of(self.specs))
         return Env(
             seed=self.plan.seed,
             sizes=self.sizes,
@@ -82,7 +82,7 @@ class Setting:
             room=room,
         )
 
-    def stage(self, room: Room, public: str | None = None) -> Stage:
+    def stage(self, room: Room, public: Dataset | None = None) -> Stage:
         """The hub's stage: no data, only what is known of them."""
         env = self.env(room, self.plan.device, public)
         nothing = self.fitted(self.sample().train)[:0]
@@ -132,12 +132,9 @@ def _summary(text: str) -> Summary:
     return Summary(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()})
 
 
-def public_set(plan: Experiment, here: str | None, setting: Setting | None = None) -> Dataset | None:
+def public_set(plan: Experiment, here: str | None) -> Dataset | None:
     """The public set every party has: at `here` on this machine, else where the experiment says."""
-    if not isinstance(plan.public, str):
-        return None
-    known = load(here or plan.public)
-    return known if setting is None else known.fit(pixels_of(setting.specs))
+    return load(here or plan.public) if isinstance(plan.public, str) else None
 
 
 def checksum(dataset: Dataset | None) -> str:

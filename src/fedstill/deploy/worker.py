@@ -102,7 +102,7 @@ class Worker:
         train, test = self.own.divided(plan.local_test, plan.seed, 0)  # the sizes do not depend on the client's number
         known = summary(self.own.train, self.own.class_names)
         public = checksum(public_set(plan, self._public(plan)))
-        leaves = ", ".join(f"{field} ({what})" for field, what in plan.method.leaves_client().items())
+        leaves = ", ".join(f"{field} ({what})" for field, what in record.declared(plan.method.uploads()).items())
         self.say(f"run {letter.run}: {plan.title}; each turn sends {leaves}")
         return Enrolled(letter.run, self.name, len(train), len(test), self.model, json.dumps(asdict(known)), public)
 
@@ -150,7 +150,7 @@ class Worker:
             if self.name not in setting.sites:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
             client = setting.sites.index(self.name)
-            env = setting.env(Room(self.state / "runs" / setting.run), self.device, self._public(plan))
+            env = setting.env(Room(self.state / "runs" / setting.run), self.device, public_set(plan, self._public(plan)))
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.mean, setting.std, setting.class_names)

@@ -63,7 +63,7 @@ def job(plan: Experiment, out: Path) -> Job:
 def finished(path: Path) -> bool:
     """Has this run come to its end?"""
     try:
-        planned = json.loads((path / "experiment.json").read_text())["rounds"]
+        planned = int(json.loads((path / "experiment.json").read_text())["rounds"])
         return int(json.loads((path / "result.json").read_text())["rounds"]) >= planned
     except (OSError, ValueError, KeyError):
         return False
@@ -74,7 +74,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(jobs: Sequence[Job], at_once: int | None = None, tell: Callable[[News], None] = lambda news: None) -> dict[Path, str]:
+def run_all(
+    jobs: Sequence[Job], at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
+) -> dict[Path, str]:
     """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on."""
     unique = list({j.path: j for j in jobs}.values())
     missing = []
@@ -85,13 +87,15 @@ def run_all(jobs: Sequence[Job], at_once: int | None = None, tell: Callable[[New
             missing.append(one)
     failed: dict[Path, str] = {}
     busy: dict[Connection, tuple[Job, Any]] = {}
-    context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     try:
         while missing or busy:
             while missing and len(busy) < (at_once or cores()):
                 one = missing.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(one.plan.plain(), one.path, theirs, os.getpid()), daemon=True)
+                process = context.Process(
+                    target=_work, args=(one.plan.plain(), one.path, theirs, os.getpid()), daemon=True
+                )
                 process.start()
                 theirs.close()
                 busy[ours] = (one, process)
@@ -183,6 +187,8 @@ def alone(out: Path, patience: float = 5.0) -> Iterator[None]:
                 break
             except OSError:
                 if time.monotonic() > until:
-                    raise RunError(f"{out}: another fedstill is at work there; wait for it, or choose another --out") from None
+                    raise RunError(
+                        f"{out}: another fedstill is at work there; wait for it, or choose another --out"
+                    ) from None
                 time.sleep(0.1)
         yield

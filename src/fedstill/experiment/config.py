@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import fedstill.methods  # noqa: F401 (registers them)
+import fedstill.methods
 import fedstill.parts.robust  # noqa: F401
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
@@ -22,7 +22,9 @@ class Experiment(Value):
     """What `fedstill run` runs. Everything here is written into the run and decides its bits, except workers."""
 
     method: Method[Any, Any, Any, Any] = setting(FedAvg(), doc="the method, with its settings")
-    data: Any = setting("mnist-5k", doc="a data set's name, a file or folder, arrays, or a list with each client's own data")
+    data: Any = setting(
+        "mnist-5k", doc="a data set's name, a file or folder, arrays, or a list with each client's own data"
+    )
     samples: int | None = setting(None, ge=0, doc="use a stratified subset of this many training samples (0: all)")
     balanced: bool = setting(False, doc="the subset has the same number of every class")
     clients: int = setting(20, ge=1, doc="number of clients (K)")
@@ -31,16 +33,27 @@ class Experiment(Value):
     seed: int = setting(1, ge=0, doc="seed of every random stream")
     partition: Partition = setting(Dirichlet(alpha=0.1), doc="how samples are split over clients")
     local_test: float = setting(
-        0.2, ge=0, lt=1, doc="share of a client's samples kept as its local test (0: local tests come from the global test set)"
+        0.2,
+        ge=0,
+        lt=1,
+        doc="share of a client's samples kept as its local test (0: local tests come from the global test set)",
     )
-    model: Any = setting("auto", doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp")
+    model: Any = setting(
+        "auto", doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp"
+    )
     models: tuple[str, ...] = setting((), doc="a model for each client, or fewer, shared out in groups")
-    server_model: str | None = setting(None, doc="the server's model where clients differ (default: the first client's)")
-    public: Any = setting(None, doc="the public set: a share of every class, or another data set's name or folder")
+    server_model: str | None = setting(
+        None, doc="the server's model where clients differ (default: the first client's)"
+    )
+    public: Any = setting(
+        None, doc="the public set: a share of every class, train (the training samples), or another data set"
+    )
     attack: Attack | None = setting(None, doc="what malicious clients do")
     malicious: tuple[float, ...] = setting((), doc="the malicious clients, or their share")
     drop: float = setting(0.0, ge=0, le=1, doc="probability that an active client does not answer")
-    workers: str = setting("auto", doc="worker processes (auto: one per core), inline, or threads; never changes the bits")
+    workers: str = setting(
+        "auto", doc="worker processes (auto: one per core), inline, or threads; never changes the bits"
+    )
     device: str = setting("cpu", doc="cpu, cuda, mps or auto")
     evaluate_every: int = setting(1, ge=1, doc="rounds between evaluations")
     checkpoint_every: int = setting(1, ge=1, doc="rounds between checkpoints")
@@ -50,7 +63,9 @@ class Experiment(Value):
     )
     deadline: float = setting(600.0, gt=0, doc="seconds that sites have to answer in a round (deployed)")
     quarantine: int = setting(3, ge=1, doc="failures in a row after which a site is left out (deployed)")
-    memory: int = setting(1024, ge=0, doc="MiB of client states (and of slots) held in memory before they move to files")
+    memory: int = setting(
+        1024, ge=0, doc="MiB of client states (and of slots) held in memory before they move to files"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +76,9 @@ class Experiment(Value):
         if self.method.needs_public and self.public is None:
             object.__setattr__(self, "public", 0.1)
         if self.method.one_architecture and len(set(self.models)) > 1:
-            raise UsageError(f"models = {', '.join(self.models)}: {self.title} averages weights, so all clients need one model")
+            raise UsageError(
+                f"models = {', '.join(self.models)}: {self.title} averages weights, so all clients need one model"
+            )
         if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
             raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
         if bool(self.malicious) != (self.attack is not None):
@@ -69,7 +86,7 @@ class Experiment(Value):
         if any(k >= self.clients for k in self.malicious_clients):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
         for what, part in (("attack", self.attack), ("gather", getattr(self.method, "gather", None))):
-            wrong = part and part.misfit(type(self.method))
+            wrong = part and part.misfit(self.method)
             if wrong:
                 raise UsageError(f"{what} = {plain(part)['name']}: {wrong}")
 
@@ -85,7 +102,7 @@ class Experiment(Value):
 
     @property
     def malicious_clients(self) -> tuple[int, ...]:
-        """Who is malicious: the clients named, or for a share every second client (5 of 10, 7 of 15), as far as it goes."""
+        """Who is malicious: the clients named, or for a share every second client (.5: 5 of 10, 7 of 15)."""
         if len(self.malicious) == 1 and 0 < self.malicious[0] < 1:
             wanted = int(self.malicious[0] * self.clients + 1e-9)
             order = [*range(1, self.clients, 2), *range(0, self.clients, 2)]
@@ -95,9 +112,17 @@ class Experiment(Value):
     def plain(self) -> dict[str, Any]:
         """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
         entries = {f.name: getattr(self, f.name) for f in fields(self)}
-        entries["data"] = self.data if isinstance(self.data, str) or _paths(self.data) else f"<{type(self.data).__name__}>"
-        entries["public"] = self.public if isinstance(self.public, str | float | None) else f"<{type(self.public).__name__}>"
-        entries["model"] = self.model if isinstance(self.model, str) else f"<{getattr(self.model, '__name__', type(self.model).__name__)}>"
+        entries["data"] = (
+            self.data if isinstance(self.data, str) or _paths(self.data) else f"<{type(self.data).__name__}>"
+        )
+        entries["public"] = (
+            self.public if isinstance(self.public, str | float | None) else f"<{type(self.public).__name__}>"
+        )
+        entries["model"] = (
+            self.model
+            if isinstance(self.model, str)
+            else f"<{getattr(self.model, '__name__', type(self.model).__name__)}>"
+        )
         return {name: plain(value) for name, value in entries.items() if value is not None}
 
 
@@ -132,7 +157,7 @@ def read(path: Path) -> dict[str, Any]:
     """The settings in a TOML (or a run's JSON) file."""
     try:
         text = path.read_text()
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)  # type: ignore[no-any-return]
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except (ValueError, OSError) as error:

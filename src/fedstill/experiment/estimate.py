@@ -1,4 +1,4 @@
-"""How long a run will take: a few steps of one client, one server turn and one examination, measured and multiplied."""
+"""How long a round will take: a few steps of one client, a server turn and an examination, measured, multiplied."""
 
 import math
 import time
@@ -13,18 +13,20 @@ from fedstill.experiment.config import Experiment
 from fedstill.experiment.run import one_thread
 from fedstill.experiment.stage import stage
 
-STEPS = 3
+AT_LEAST = 0.5
+"""Seconds of steps to measure: fewer would be noise."""
 
 
-def seconds(plan: Experiment) -> float:
-    """Seconds of the whole run on one core; data that are missing raise their own error."""
+def round_seconds(plan: Experiment) -> float:
+    """Seconds of a round on one core; data that are missing raise their own error."""
     with one_thread():
         return _measured(plan)
 
 
 def _measured(plan: Experiment) -> float:
     ready = stage(plan, Room(None, plan.memory << 20))
-    method, sizes = plan.method, [n for n in ready.env.sizes if n]
+    method: Any = plan.method
+    sizes = [n for n in ready.env.sizes if n]
     client = ready.env.sizes.index(median_low(sizes))
     server = method.init_server(ready.env.at(0))
     down = method.download(ready.env.at(0, client), server)
@@ -37,8 +39,9 @@ def _measured(plan: Experiment) -> float:
     if hasattr(method, "local_steps"):
         timed(replace(method, local_steps=1))  # the first step of all pays for what is made once
         first = timed(replace(method, local_steps=1))[0]
-        more, state, upload = timed(replace(method, local_steps=1 + STEPS))
-        step = max(0.0, more - first) / STEPS
+        steps = min(50, max(3, math.ceil(AT_LEAST / first)))
+        more, state, upload = timed(replace(method, local_steps=1 + steps))
+        step = max(0.0, more - first) / steps
         own = method.local_steps
         count = own or fmean(method.epochs * math.ceil(n / method.batch) for n in sizes)
         training = max(0.0, first - step) + step * count
@@ -49,9 +52,10 @@ def _measured(plan: Experiment) -> float:
     after = method.server(ready.env.at(0), server, replies)
     serving = time.perf_counter() - began
     began = time.perf_counter()
-    models = [ready.env.module(weights) for weights in method.models(ready.env.at(0), after).values()]
+    whose = method.architectures(ready.env.at(0), after)
+    models = [ready.env.module(w, whose.get(name)) for name, w in method.models(ready.env.at(0), after).items()]
     own_model = method.own(ready.env.at(0, client), state) if state is not None else None
     for module in models or ([ready.env.module(own_model, client)] if own_model is not None else []):
         ready.exam.correct(module)
     examining = (time.perf_counter() - began) * (1 if models or own_model is None else plan.active_count)
-    return plan.rounds * (plan.active_count * training + serving + examining / plan.evaluate_every)
+    return plan.active_count * training + serving + examining / plan.evaluate_every

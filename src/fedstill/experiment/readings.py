@@ -1,14 +1,14 @@
 """A cell's number: a metric, by the name the presets give it, read from a result.
 
-    amp, fm, wlp, accuracy      of the row's model, in the last evaluated round
-    personal                    mean accuracy of the clients' own models on the global test (FedTKD 26)
-    global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
-    rounds_to:0.85              first round with that accuracy on the global test
-    rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
-    rounds_to:identified        first round from which on exactly the malicious are shut out
-    seconds, slowdown           of all rounds without evaluation; over FedAvg's (FedKF X)
-    seconds_to:fedavg, time_speedup  seconds a round times rounds_to:fedavg; FedAvg's over that (FedKF XI)
-    seconds:identify …          mean seconds a round of a module on the server (FedTKD 6); total, total_without_training
+amp, fm, wlp, accuracy      of the row's model, in the last evaluated round
+personal                    mean accuracy of the clients' own models on the global test (FedTKD 26)
+global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
+rounds_to:0.85              first round with that accuracy on the global test
+rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
+rounds_to:identified        first round from which on exactly the malicious are shut out
+seconds, slowdown           of all rounds without evaluation; over FedAvg's (FedKF X)
+seconds_to:fedavg, time_speedup  seconds a round times rounds_to:fedavg; FedAvg's over that (FedKF XI)
+seconds:identify …          mean seconds a round of a module on the server (FedTKD 6); total, total_without_training
 """
 
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ def _number(value: Any) -> float | None:
 
 
 def _training(result: Result) -> float:
-    return sum(spent for row in result.rows for phase, spent in row["seconds"].items() if phase != "evaluate")
+    return float(sum(spent for row in result.rows for phase, spent in row["seconds"].items() if phase != "evaluate"))
 
 
 def _or_beyond(result: Result, rounds: int | None) -> Reading:
@@ -135,7 +135,9 @@ def _identified(result: Result) -> Reading:
 
 
 def _module(result: Result, name: str) -> float | None:
-    rounds: list[Mapping[str, float]] = [row["facts"]["module_seconds"] for row in result.rows if row.get("facts", {}).get("module_seconds")]
+    rounds: list[Mapping[str, float]] = [
+        row["facts"]["module_seconds"] for row in result.rows if row.get("facts", {}).get("module_seconds")
+    ]
     rounds = [{key.removesuffix("_server"): value for key, value in spent.items()} for spent in rounds]
     if name.startswith("total"):
         skip = "train" if name == "total_without_training" else ""

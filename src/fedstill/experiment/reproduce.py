@@ -10,8 +10,9 @@ from typing import Any
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.registry import Registry
-from fedstill.experiment import batch
+from fedstill.experiment import batch, passes
 from fedstill.experiment.batch import Job, News
+from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
 from fedstill.experiment.readings import Beyond, Reading, check, reading
@@ -19,20 +20,20 @@ from fedstill.experiment.result import Result
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
 
-SPECIAL = {
-    "centralised": "one teacher on all data, then a student without any, is not a federated run",
-    "images": "mean images of a centralised generator are not made by a federated run",
-    "passes": "forward and backward passes are counted inside a client's turn, not read from a run",
-}
-"""Kinds of presets whose cells are not runs, and why."""
+STUDENTS = ("centralised", "images")
+"""Kinds of presets whose runs are those of a teacher."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell with its runs, one for each seed; or why there are none."""
+    """A cell with its experiments and runs, one for each seed; or why there are none.
+
+    What is counted or drawn without a run (passes, partitions) has experiments alone; a student without data has the
+    runs of its teacher.
+    """
 
     cell: Cell
-    plan: Experiment | None
+    plans: tuple[Experiment, ...] = ()
     jobs: tuple[Job, ...] = ()
     why_not: str = ""
 
@@ -82,9 +83,17 @@ class Number:
     def plain(self) -> dict[str, Any]:
         """The number as JSON."""
         return {
-            "row": self.row, "column": self.column, "metric": self.metric, "mean": self.mean, "std": self.spread if self.known else None,
-            "seeds": len(self.ours), "not_reached_in": self.beyond, "paper": self.paper, "difference": self.difference, "state": self.state,
-        }  # fmt: skip
+            "row": self.row,
+            "column": self.column,
+            "metric": self.metric,
+            "mean": self.mean,
+            "std": self.spread if self.known else None,
+            "seeds": len(self.ours),
+            "not_reached_in": self.beyond,
+            "paper": self.paper,
+            "difference": self.difference,
+            "state": self.state,
+        }
 
 
 def plan(
@@ -98,11 +107,13 @@ def plan(
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
 ) -> list[Entry]:
-    """Every cell with its runs; `rows` and `columns` choose by label (with * and ?), `override` settings of all cells."""
+    """Every cell with its runs; `rows`, `columns` choose by label (with * and ?), `override` settings of all cells."""
     cells = [c for c in preset.cells(full) if _chosen(c.row, rows) and _chosen(c.column, columns)]
     if not cells:
         labels = [f"{c.row!r} × {c.column!r}" for c in preset.cells(full)]
-        raise UsageError(f"{preset.name}: no cell is left; there are {', '.join(labels[:6])}{' …' if len(labels) > 6 else ''}")
+        raise UsageError(
+            f"{preset.name}: no cell is left; there are {', '.join(labels[:6])}{' …' if len(labels) > 6 else ''}"
+        )
     return [_entry(preset, cell, out, seeds, rounds, override or {}) for cell in cells]
 
 
@@ -115,24 +126,28 @@ def _entry(preset: Preset, cell: Cell, out: Path, seeds: int, rounds: int | None
     settings["method"] = {**cell.settings["method"], **override.get("method", {})}
     missing = _missing(settings)
     if missing:
-        return Entry(cell, None, why_not=missing)
-    if preset.kind not in SPECIAL and preset.kind != "partition":
-        for metric in cell.metrics:
+        return Entry(cell, why_not=missing)
+    for metric in cell.metrics:
+        if metric not in passes.METRICS:
             check(metric)
     try:
-        made = [experiment({**settings, "seed": seed}) for seed in range(1, seeds + 1)]
+        plans = tuple(experiment({**settings, "seed": seed}) for seed in range(1, seeds + 1))
+        made = [teacher_plan(one) if preset.kind in STUDENTS else one for one in plans]
     except FedstillError as error:
         raise UsageError(f"{preset.name}, {cell.row!r} × {cell.column!r}: {error}") from None
-    if preset.kind in SPECIAL or preset.kind == "partition":
-        return Entry(cell, made[0], why_not=SPECIAL.get(preset.kind, ""))
-    return Entry(cell, made[0], tuple(batch.job(one, out) for one in made))
+    if preset.kind in ("partition", "passes"):
+        return Entry(cell, plans)
+    return Entry(cell, plans, tuple(batch.job(one, out) for one in made))
 
 
 def _missing(settings: Mapping[str, Any]) -> str:
     """Which part a cell asks for that is not there; settings that nobody knows are an error instead."""
+    method = settings["method"]
     asked: list[tuple[Registry[Any], Any]] = [
-        (methods, settings["method"]["name"]), (attacks, settings.get("attack")), (gathers, settings["method"].get("gather")),
-    ]  # fmt: skip
+        (methods, method["name"]),
+        (attacks, settings.get("attack")),
+        (gathers, method.get("gather")),
+    ]
     for registry, part in asked:
         name = part.get("name") if isinstance(part, Mapping) else part
         if name is not None and name not in registry:
@@ -162,17 +177,35 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
         reason = entry.why_not or next((failed[j.path] for j in entry.jobs if j.path in failed), "")
         if not reason and any(job.path not in done for job in entry.jobs):
             reason = "not finished"
-        fedavg = _yardstick(entry, entries)
+        ours: list[Mapping[str, Reading]] = []
+        if not reason:
+            try:
+                ours = [_readings(entry, place, entries, done) for place in range(len(entry.plans))]
+            except FedstillError as error:
+                reason = str(error)
         for metric in entry.cell.metrics:
-            ours: list[Reading] = []
-            for place, job in enumerate(entry.jobs if not reason else ()):
-                base = (done[fedavg.jobs[place].path], fedavg.cell.model) if fedavg and fedavg.jobs[place].path in done else None
-                ours.append(reading(metric, done[job.path], entry.cell.model, base))
-            found.append(Number(entry.cell.row, entry.cell.column, metric, ours, entry.cell.paper.get(metric), reason))
+            values = [values[metric] for values in ours]
+            found.append(
+                Number(entry.cell.row, entry.cell.column, metric, values, entry.cell.paper.get(metric), reason)
+            )
     return found
+
+
+def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[Path, Result]) -> Mapping[str, Reading]:
+    """All metrics of a cell, for one seed."""
+    cell, plan = entry.cell, entry.plans[place]
+    if set(cell.metrics) <= set(passes.METRICS):
+        return dict(passes.passes(plan)) if cell.metrics else {}
+    path = entry.jobs[place].path
+    if cell.model == "student":
+        return {metric: taught(plan, path).accuracies[-1] for metric in cell.metrics}
+    model = "active" if cell.model == "teacher" else cell.model
+    fedavg = _yardstick(entry, entries)
+    base = (done[fedavg.jobs[place].path], fedavg.cell.model) if fedavg and fedavg.jobs[place].path in done else None
+    return {metric: reading(metric, done[path], model, base) for metric in cell.metrics}
 
 
 def _yardstick(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
     """FedAvg's cell in the same column: targets and ratios are taken from it."""
     same = [e for e in entries if e.cell.column == entry.cell.column and e.jobs]
-    return next((e for e in same if e.plan is not None and e.plan.title == "fedavg"), None)
+    return next((e for e in same if e.plans[0].title == "fedavg"), None)

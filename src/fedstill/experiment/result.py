@@ -67,6 +67,34 @@ class Result:
                     total[way][name] = total[way].get(name, 0) + count
         return total
 
+    def to_frame(self) -> Any:
+        """A pandas data frame: a row for each evaluated round and model."""
+        import pandas
+
+        return pandas.DataFrame(
+            {
+                "round": row["round"],
+                "model": model,
+                **{metric: scores.get(metric) for metric in METRICS},
+                **{f"bytes_{way}": sum(fields.values()) for way, fields in row["bytes"].items()},
+                "seconds": sum(row["seconds"].values()),
+            }
+            for row in self._evaluated
+            for model, scores in row["models"].items()
+        )
+
+    def plot(self, *metrics: str) -> Any:
+        """A matplotlib figure with a panel for each metric (amp, fm, wlp, accuracy; all when none is named)."""
+        from fedstill.report.plots import curves
+
+        return curves(self, metrics)
+
+    def _repr_html_(self) -> str:
+        """The result as a notebook shows it."""
+        from fedstill.report.notebook import table
+
+        return table(self)
+
     def summary(self) -> dict[str, Any]:
         """The result as one JSON document."""
         found = {

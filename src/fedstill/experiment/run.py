@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +19,7 @@ from fedstill.core.method import Env, Method
 from fedstill.core.shelf import Room
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.metrics import identification
+from fedstill.experiment.metrics import domain_correlation, identification
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage, stage
@@ -26,7 +27,7 @@ from fedstill.transports import Dropping, Inline, Processes
 
 
 class Watcher:
-    """Who follows a run: told when it starts, after every round, and of anything worth a line. This one says nothing."""
+    """Who follows a run: told of its start, every round, and anything worth a line. This one says nothing."""
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
         """The stage is set; `first` is the first round to come."""
@@ -65,6 +66,7 @@ def start(
     watcher: Watcher | None = None,
 ) -> Result:
     """Run an experiment from its first round."""
+    _here(plan)
     watcher = watcher or Watcher()
     room = Room(None, plan.memory << 20)
     ready = stage(plan, room)  # before the folder is made: bad input leaves nothing behind
@@ -78,7 +80,12 @@ def start(
 
 
 def resume(
-    path: str | Path, *, watcher: Watcher | None = None, rounds: int | None = None, workers: str | None = None, **given: Any
+    path: str | Path,
+    *,
+    watcher: Watcher | None = None,
+    rounds: int | None = None,
+    workers: str | None = None,
+    **given: Any,
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped.
 
@@ -92,6 +99,7 @@ def resume(
             raise UsageError(f"{path}: {key} was given as an object; resume with fedstill.resume(..., {key}=...)")
     more = {k: v for k, v in {"rounds": rounds, "workers": workers}.items() if v is not None}
     plan = experiment({**settings, **more, **given})
+    _here(plan)
     if more:
         folder.write("experiment.json", plan.plain())
     ready = stage(plan, folder.room)
@@ -158,25 +166,31 @@ class Examiner:
         self.plan = plan
         self.env = ready.env
         self.exam = ready.exam
+        self.counts = ready.counts
         self.link = link
         self.personal: dict[int, tuple[int, float | None, float | None]] = {}
 
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
-        return row_of(self.plan, self.env, done, self.scores)
+        row = row_of(self.plan, self.env, done, self.scores)
+        facts = row["facts"]
+        if facts.get("domain_weights"):
+            facts["domain_correlation"] = domain_correlation(facts["domain_weights"], facts["made"], self.counts)
+        return row
 
     def scores(self, done: Round) -> dict[str, Any]:
         """Every model's metrics."""
         env = self.env.at(done.number)
         found: dict[str, Any] = {}
+        whose = self.plan.method.architectures(env, done.server)
         for name, weights in self.plan.method.models(env, done.server).items():
-            correct = self.exam.correct(self.env.module(weights))
+            correct = self.exam.correct(self.env.module(weights, whose.get(name)))
             found[name] = dict(self.exam.scores(self.exam.local_accuracies(correct), self.exam.accuracy(correct)))
             if self.plan.per_class:
                 found[name]["per_class"] = self.exam.per_class(correct)
-        trained = [w for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
+        trained = [(w, r.client) for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
         if self.plan.per_class and found and trained:
-            after = [self.exam.per_class(self.exam.correct(self.env.module(weights))) for weights in trained]
+            after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
             found[next(iter(found))]["per_class_after_training"] = after
         return {**found, **self._own()}
 
@@ -196,14 +210,13 @@ class Examiner:
         local_all = [self.personal.get(k, (0, None, None))[1] for k in range(self.env.clients)]
         whole = {k: a for k, (_, _, a) in self.personal.items() if a is not None}
         scores = dict(self.exam.scores(local_all, _mean(list(whole.values()))))
+        scores["accuracy_median"] = median(whole.values()) if whole else None
         if self.plan.malicious:
             scores["accuracy_honest"] = _mean([a for k, a in whole.items() if k not in self.plan.malicious_clients])
         return {"personal": scores}
 
 
-def row_of(
-    plan: Experiment, env: Env, done: Round, scores: Callable[[Round], dict[str, Any]]
-) -> dict[str, Any]:
+def row_of(plan: Experiment, env: Env, done: Round, scores: Callable[[Round], dict[str, Any]]) -> dict[str, Any]:
     """Everything about a round, as plain numbers, text and lists."""
     began = time.perf_counter()
     env, method = env.at(done.number), plan.method
@@ -263,6 +276,13 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _here(plan: Experiment) -> None:
+    if plan.transport == "flower":
+        raise UsageError(
+            'transport = "flower": the data are on sites; start it, and go on with it, by `fedstill deploy`'
+        )
 
 
 def _partition(ready: Stage) -> dict[str, Any]:

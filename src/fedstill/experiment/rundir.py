@@ -1,9 +1,9 @@
 """A run's folder: its experiment, metrics as they come, checkpoints, and the way back to any of them.
 
-    experiment.json     the full experiment          metrics.jsonl       one line a round, as it ends
-    partition.json      clients × classes, notes     checkpoints/        the last two: server, clients, round
-    versions.json       what it ran with             clients/, slots/    what is kept for each client, a file each
-    result.json         the end                      last_error.txt      why it stopped, if it did
+experiment.json     the full experiment          metrics.jsonl       one line a round, as it ends
+partition.json      clients × classes, notes     checkpoints/        the last two: server, clients, round
+versions.json       what it ran with             clients/, slots/    what is kept for each client, a file each
+result.json         the end                      last_error.txt      why it stopped, if it did
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class RunDir:
         """A new run's folder; an old one is never written over."""
         if (path / "experiment.json").exists():
             raise UsageError(f"{path}: holds a run already; resume it, or choose another --name")
-        with _writing(path):
+        with _Writing(path):
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, int(experiment.get("memory", 1024)))
             run.write("experiment.json", experiment)
@@ -59,7 +59,7 @@ class RunDir:
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file, all of it or nothing."""
-        with _writing(self.path):
+        with _Writing(self.path):
             record.write(self.path / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
     def read(self, name: str) -> Any:
@@ -72,7 +72,7 @@ class RunDir:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a round's metrics."""
-        with _writing(self.path), (self.path / "metrics.jsonl").open("a") as file:
+        with _Writing(self.path), (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -90,7 +90,7 @@ class RunDir:
 
     def checkpoint(self, state: Checkpoint) -> None:
         """Write a checkpoint; keep it and the one before, and drop what no kept one needs."""
-        with _writing(self.path):
+        with _Writing(self.path):
             data = record.dumps(state)
             file = self._file(state.round)
             record.write(file, data)
@@ -133,7 +133,7 @@ class RunDir:
     def rewind(self, rounds: int) -> None:
         """Forget metrics of rounds after this one."""
         lines = [json.dumps(row) + "\n" for row in self.rows() if row["round"] <= rounds]
-        with _writing(self.path):
+        with _Writing(self.path):
             record.write(self.path / "metrics.jsonl", "".join(lines).encode())
 
     def _rounds(self) -> list[int]:
@@ -155,7 +155,7 @@ def shelves(value: Any) -> Iterator[Shelf]:
             yield from shelves(item)
 
 
-class _writing:
+class _Writing:
     """Turns a full disk or a forbidden folder into one line that says what is still there."""
 
     def __init__(self, path: Path) -> None:

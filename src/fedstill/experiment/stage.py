@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,19 @@ def stage(experiment: Experiment, room: Room) -> Stage:
     dataset = dataset.fit(pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
-    if isinstance(experiment.public, str):
+    if isinstance(experiment.public, str) and experiment.public != "train":
         other = load(experiment.public).fit(pixels_of(specs))
         public_set = other.train
         if other.class_names != dataset.class_names:
             public_classes = other.classes
             if experiment.method.same_classes:
-                raise UsageError(f"public = {experiment.public!r}: {experiment.title} needs samples of the data's own classes")
+                raise UsageError(
+                    f"public = {experiment.public!r}: {experiment.title} needs samples of the data's own classes"
+                )
         if public_set.shape != dataset.train.shape:
-            raise DataError(f"public = {experiment.public!r}: images are {public_set.shape}, the data's {dataset.train.shape}")
+            raise DataError(
+                f"public = {experiment.public!r}: images are {public_set.shape}, the data's {dataset.train.shape}"
+            )
     else:
         public_set = dataset.train[public] if len(public) else None
     private = np.setdiff1d(private, public)
@@ -72,6 +77,9 @@ def stage(experiment: Experiment, room: Room) -> Stage:
     else:
         parts = tuple(np.setdiff1d(part, public) for part in owners)
     train, exam = _exam(experiment, dataset, parts, tests)
+    if experiment.public == "train":  # DaFKD's FedDF: unlabelled training samples as the proxy
+        public_set = dataset.train[np.sort(np.concatenate(train))]
+        notes += (f"public = train: the public set is the clients' own {len(public_set)} training samples",)
     untested = [k for k, local in enumerate(exam.local) if not len(local)]
     if untested:
         notes += (f"clients {', '.join(map(str, untested))} have no test samples: left out of FM and WLP",)
@@ -93,7 +101,11 @@ def stage(experiment: Experiment, room: Room) -> Stage:
     malicious = set(experiment.malicious_clients)
 
     def party(client: int) -> Party:
-        attack = experiment.attack.on(experiment.malicious_clients.index(client)) if experiment.attack and client in malicious else None
+        attack = (
+            experiment.attack.on(experiment.malicious_clients.index(client))
+            if experiment.attack and client in malicious
+            else None
+        )
         return Party(dataset.train[train[client]], attack)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
@@ -104,7 +116,7 @@ Indices = tuple[np.ndarray[Any, Any], ...]
 
 
 def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
-    """The data set, the indices that are to be split, and who owns and is tested on which where clients brought their own."""
+    """The data set, the indices to be split, and where clients brought their own: who owns, and is tested on, which."""
     data = experiment.data
     if isinstance(data, list):
         own = _own(data)
@@ -139,9 +151,7 @@ def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, A
     return private[public_split(dataset.train.y.numpy()[private], stream, float(experiment.public))[0]]
 
 
-def _exam(
-    experiment: Experiment, dataset: Dataset, parts: Indices, brought: Indices | None
-) -> tuple[Indices, Exam]:
+def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Indices | None) -> tuple[Indices, Exam]:
     """Every client's training samples, and the exam: local tests, and the global test where there is one."""
     device = device_of(experiment.device)
     labels = dataset.train.y.numpy()
@@ -149,10 +159,12 @@ def _exam(
     stream = rng.numpy_stream(experiment.seed, "local test")
     if experiment.local_test or brought is not None:
         parts, held = (
-            local_split(parts, stream, experiment.local_test) if brought is None else _own_tests(experiment, parts, brought)
+            local_split(parts, stream, experiment.local_test)
+            if brought is None
+            else _own_tests(experiment, parts, brought)
         )
         edges = np.cumsum([0, *(len(index) for index in held)])
-        local = tuple(torch.arange(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
+        local = tuple(torch.arange(a, b) for a, b in pairwise(edges.tolist()))
         pool = dataset.train[np.concatenate(held)]
         whole = None if tests is None else torch.arange(len(pool), len(pool) + len(tests))
         pool = pool if tests is None else Samples.concat([pool, tests])

@@ -20,7 +20,7 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
     """
     folder = RunDir.open(path)
     plan = experiment({**folder.read("experiment.json"), **given})
-    ready = stage(plan, folder.room)
+    ready = stage(plan, folder.room) if plan.transport != "flower" else _deployed(folder)
     checkpoint, _ = folder.latest()
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
@@ -32,7 +32,15 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
         return ready.env.module(weights, own[which]).eval(), ready, which
     if which not in there:
         raise unknown("model of this run", which, [*there, *own])
-    return ready.env.module(there[which]).eval(), ready, which
+    of = plan.method.architectures(ready.env, checkpoint.server).get(which)
+    return ready.env.module(there[which], of).eval(), ready, which
+
+
+def _deployed(folder: RunDir) -> Stage:
+    """The stage of a run whose data stayed on their sites."""
+    from fedstill.deploy.setting import Setting
+
+    return Setting.read((folder.path / "setting.json").read_text()).stage(folder.room)
 
 
 def classify(path: Path, image: Path, which: str | None = None) -> dict[str, Any]:

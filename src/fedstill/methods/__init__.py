@@ -2,8 +2,11 @@
 
 from fedstill.methods.dafkd import DaFKD
 from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.feddf import FedDF
 from fedstill.methods.feddistill import FedDistill
 from fedstill.methods.feddistill_plus import FedDistillPlus
+from fedstill.methods.fedftg import FedFTG
+from fedstill.methods.fedgen import FedGen
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
@@ -19,9 +22,12 @@ __all__ = [
     "QFFL",
     "DaFKD",
     "FedAvg",
+    "FedDF",
     "FedDistill",
     "FedDistillPlus",
+    "FedFTG",
     "FedGKD",
+    "FedGen",
     "FedHe",
     "FedKF",
     "FedKFMinus",

@@ -6,7 +6,7 @@ Equation and line numbers are the paper's; the method page lists every choice an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.counsel import Contribution, Counsel
-from fedstill.parts.distil import Lesson, server_slots
+from fedstill.parts.distil import Lesson, sent, server_slots
 from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
 from fedstill.parts.imagine import Gallery
@@ -25,7 +25,7 @@ from fedstill.parts.losses import cross_entropy
 
 AUTHORS = {
     "local_steps": None, "generator": "dcgan", "channels": 64, "conditional": False, "stable": True,
-    "samples_from": "previous", "distill_samples": 1280, "distill_epochs": 40, "temperature": 20.0,
+    "samples_from": "previous", "distill_samples": 1280, "distill_epochs": 40, "temperature": 20.0, "warm_up": 1,
 }  # fmt: skip
 """What `profile = "authors"` means for fields left at their defaults."""
 
@@ -47,13 +47,15 @@ class Handout:
 
 @record
 class Distilled:
-    """The server's state: w, the average ŵ it came from, θ^g; for reports, α̂ by client and class, and samples."""
+    """The server's state: w, the average ŵ it came from, θ^g; for reports, of the last round: α̂ by client and class."""
 
     weights: State
     average: State
     generator: State
     memory: Any
+    round: int
     factors: Mapping[int, Tensor]
+    made: Tensor
     gallery: Gallery
 
 
@@ -70,9 +72,6 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     optimizer: Optimizer = setting("adam", doc="sgd or adam")
     weight_decay: float = setting(1e-3, ge=0, doc="L2 penalty of local training")
     stable: bool = setting(False, doc="the generator's loss does not saturate: −log f(g(z)) instead of (3)")
-    samples_from: Literal["aggregated", "previous"] = setting(
-        "aggregated", doc="distil samples of the new generator, or of the broadcast one (upload = predictions: always)"
-    )
     gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
 
     def __post_init__(self) -> None:
@@ -88,7 +87,8 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     def init_server(self, env: Env) -> Distilled:
         """w_1 and θ^g_1 (line 2)."""
         weights, generator = env.initial(), weights_of(self.make_generator(env))
-        return Distilled(weights, weights, generator, self.gather.init(env, weights), {}, {})
+        none = torch.zeros(env.classes, dtype=torch.int64)
+        return Distilled(weights, weights, generator, self.gather.init(env, weights), -1, {}, none, {})
 
     def init_client(self, env: Env) -> OwnDomain:
         """θ_k^d, the same for all at first."""
@@ -132,21 +132,25 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         if not kept:
             return server
         shares = [r.samples for r in kept] if self.theirs else None
-        average = mean([r.upload.weights for r in kept], shares)  # (6)
-        generator = mean([r.upload.generator for r in kept], shares)  # (4)
+        uploads = sent(kept)
+        average = mean([upload.weights for upload in uploads], shares)  # (6)
+        generator = mean([upload.generator for upload in uploads], shares)  # (4)
         source = server.generator if self.samples_from == "previous" else generator
         images = self.samples(env, source, self.distill_samples)
-        targets, factors = self.ensemble(env, [r.upload for r in kept], images)
-        warming_up = self.theirs and env.round == 0
-        weights = average if warming_up else self.distilled(env, average, Lesson(images, targets))  # (8)
+        targets, factors, made = self.ensemble(env, uploads, images)
+        weights = self.distilled(env, average, Lesson(images, targets))  # (8)
         told = dict(zip([r.client for r in kept], factors.cpu(), strict=True))
-        return Distilled(weights, average, generator, memory, told, self.exhibit(env, server.gallery, generator))
+        gallery = self.exhibit(env, server.gallery, generator)
+        return Distilled(weights, average, generator, memory, env.round, told, made.cpu(), gallery)
 
     def models(self, env: Env, server: Distilled) -> Mapping[str, State]:
         """`global`, after distillation, and `average`, before it."""
         return {"global": server.weights, "average": server.average, **self.gather.models(env, server.memory)}
 
     def facts(self, env: Env, server: Distilled) -> Mapping[str, Any]:
-        """`domain_weights`: α̂ of each client that answered, by class of the generated samples (None: none made)."""
-        told = {str(k): [None if a != a else a for a in v.tolist()] for k, v in server.factors.items()}
-        return {**self.gather.facts(env, server.memory), "domain_weights": told}
+        """`domain_weights`: α̂ of each client that answered, by class of generated samples; `made`: their numbers."""
+        known = dict(self.gather.facts(env, server.memory))
+        if server.round != env.round:  # nobody answered in this round
+            return known
+        told = {str(client): weights.tolist() for client, weights in server.factors.items()}
+        return {**known, "domain_weights": told, "made": server.made.tolist()}

@@ -58,7 +58,8 @@ class Averaging(LocalTraining, Method[Global, Any, Broadcast, Update]):
 
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
-        return self.gather.outgoing(env, None, env.form())[1]
+        _, upload = self.gather.outgoing(env, None, env.form())
+        return upload  # type: ignore[no-any-return]
 
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`active` (ACA) and, with `Remember`, `overall` (OCA)."""

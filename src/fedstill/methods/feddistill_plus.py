@@ -12,23 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.parts.gather import Gather, Remember, average
+from fedstill.parts.distil import sent, server_slots
+from fedstill.parts.gather import Everyone, Gather, Remember, average
 from fedstill.parts.learner import LocalTraining, Memory
 from fedstill.parts.losses import cross_entropy, kl
 
 
 @record
-class ClassLogits:
-    """What leaves a client: its mean logits of every class (zeros where it has none), which it has, and its weights."""
+class MeanLogits:
+    """What leaves a client: its mean logits of every class (zeros where it has none), and which classes it has."""
 
     logits: Tensor = carries(Carries.CLASS_LOGITS)
     seen: Tensor = carries(Carries.PRESENCE)
-    weights: State | None = carries(Carries.WEIGHTS)
+
+
+@record
+class MeanLogitsAndWeights(MeanLogits):
+    """The same with its weights, where they are shared."""
+
+    weights: State = carries(Carries.WEIGHTS)
 
 
 @record
@@ -43,11 +49,17 @@ class Shared:
 
 @record
 class Digest:
-    """What goes down: the global mean logits and the classes they are known of, and w where weights are shared."""
+    """What goes down: the global mean logits, and the classes they are known of."""
 
     logits: Tensor
     known: Tensor
-    weights: State | None
+
+
+@record
+class DigestAndWeights(Digest):
+    """The same with w, where weights are shared."""
+
+    weights: State
 
 
 @record
@@ -60,28 +72,29 @@ class Own:
 
 @methods.register("feddistill-plus")
 @dataclass(frozen=True)
-class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
+class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, MeanLogits]):
     """CE plus γ KL to the softmax of the global mean logits of the sample's class."""
 
     paper = "Jeong et al., Federated Distillation and Augmentation under Non-IID Private Data, 2018"
     one_architecture = False  # of each instance: whether it shares weights
     share_weights: bool = setting(True, doc="also average weights; false: class logits only, networks may differ")
     gamma: float = setting(1.0, ge=0, doc="weight of the distillation")
-    gather: Gather = setting(Remember(), doc="what the server does with replies, where weights are shared")
+    gather: Gather = setting(
+        Remember(), doc="what the server does with the replies (everyone, where no weights are shared)"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "one_architecture", self.share_weights)
-        if isinstance(self.gather, Remember) and self.gather.slots == "client":
-            raise UsageError("gather.slots = 'client': feddistill-plus uploads more than weights; must be 'server'")
-        if not self.share_weights and self.gather != Remember() and self.gather.reads is not None:
-            raise UsageError(f"gather = {type(self.gather).__name__}: works on weights, and share_weights is false")
+        server_slots(self.gather)
+        if not self.share_weights and isinstance(self.gather, Remember):  # no weights to remember
+            object.__setattr__(self, "gather", Everyone())
 
     def init_server(self, env: Env) -> Shared:
         """Nothing is known of any class."""
         weights = env.initial() if self.share_weights else None
-        memory = self.gather.init(env, weights) if self.share_weights else None
-        return Shared(torch.zeros(env.classes, env.classes), torch.zeros(env.classes).bool(), weights, memory)
+        unknown = torch.zeros(env.classes, env.classes), torch.zeros(env.classes).bool()
+        return Shared(*unknown, weights, self.gather.init(env, weights))
 
     def init_client(self, env: Env) -> Own:
         """A model of the client's own architecture."""
@@ -89,11 +102,13 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
 
     def download(self, env: Env, server: Shared) -> Digest:
         """Class logits, and w."""
-        return Digest(server.logits, server.known, server.weights)
+        if server.weights is None:
+            return Digest(server.logits, server.known)
+        return DigestAndWeights(server.logits, server.known, server.weights)
 
-    def client(self, env: Env, state: Own, down: Digest, data: Samples) -> tuple[Own, ClassLogits]:
+    def client(self, env: Env, state: Own, down: Digest, data: Samples) -> tuple[Own, MeanLogits]:
         """E epochs; the logits of each class are averaged as the samples pass."""
-        if down.weights is not None:
+        if isinstance(down, DigestAndWeights):
             learner = self.learner(env, env.module(down.weights))
         else:
             learner = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
@@ -105,9 +120,11 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
             learner.step(self.loss(out, y, logits, known))
             total.index_add_(0, y, out.detach())
             count.index_add_(0, y, torch.ones_like(y, dtype=count.dtype))
-        weights, means = learner.weights, total / count.clamp_min(1).unsqueeze(1)
-        upload = ClassLogits(means.cpu(), (count > 0).cpu(), weights if self.share_weights else None)
-        return Own(weights, {} if self.share_weights else learner.memory), upload
+        weights, memory = learner.weights, learner.memory
+        means, seen = (total / count.clamp_min(1).unsqueeze(1)).cpu(), (count > 0).cpu()
+        if self.share_weights:
+            return Own(weights, {}), MeanLogitsAndWeights(means, seen, weights)
+        return Own(weights, memory), MeanLogits(means, seen)
 
     def loss(self, out: Tensor, y: Tensor, logits: Tensor, known: Tensor) -> Tensor:
         """CE + γ KL(p̄_y ‖ p), the KL over samples whose class is known; a batch's unknown samples count as 0."""
@@ -116,12 +133,10 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
             loss = loss + self.gamma * taught.float().mean() * kl(logits[y[taught]], out[taught])
         return loss
 
-    def server(self, env: Env, server: Shared, replies: Sequence[Reply[ClassLogits]]) -> Shared:
+    def server(self, env: Env, server: Shared, replies: Sequence[Reply[MeanLogits]]) -> Shared:
         """Per class, the mean over the clients that have it; a class that nobody had keeps what was known of it."""
-        memory, kept = server.memory, list(replies)
-        if self.share_weights:
-            memory, kept = self.gather.gather(env, memory, replies)
-        uploads = [r.upload for r in kept if r.upload is not None]
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        uploads = sent(kept)
         if not uploads:
             return Shared(server.logits, server.known, server.weights, memory)
         seen = torch.stack([u.seen for u in uploads]).double()
@@ -131,10 +146,23 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
         logits = torch.where(holders.unsqueeze(1) > 0, means, server.logits)
         return Shared(logits, server.known | (holders > 0), average(kept) if self.share_weights else None, memory)
 
-    def template(self, env: Env) -> ClassLogits:
+    def template(self, env: Env) -> MeanLogits:
         """Logits and presence of every class; weights where they are shared."""
-        blank = torch.zeros(env.classes, env.classes)
-        return ClassLogits(blank, torch.zeros(env.classes).bool(), env.form() if self.share_weights else None)
+        blank = torch.zeros(env.classes, env.classes), torch.zeros(env.classes).bool()
+        return MeanLogitsAndWeights(*blank, env.form()) if self.share_weights else MeanLogits(*blank)
+
+    @classmethod
+    def upload_type(cls) -> type:
+        """With weights, unless the settings say otherwise."""
+        return MeanLogitsAndWeights
+
+    def uploads(self) -> type:
+        """With weights, or without."""
+        return MeanLogitsAndWeights if self.share_weights else MeanLogits
+
+    def downloads(self) -> type:
+        """With weights, or without."""
+        return DigestAndWeights if self.share_weights else Digest
 
     def models(self, env: Env, server: Shared) -> Mapping[str, State]:
         """`active` and what the gather adds, where weights are shared; else none."""
@@ -146,5 +174,4 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, Digest, ClassLogits]):
 
     def facts(self, env: Env, server: Shared) -> Mapping[str, Any]:
         """How many classes are known, and what the gather reports."""
-        told = self.gather.facts(env, server.memory) if self.share_weights else {}
-        return {"known_classes": int(server.known.sum()), **told}
+        return {"known_classes": int(server.known.sum()), **self.gather.facts(env, server.memory)}

@@ -46,7 +46,9 @@ class Imagination:
 class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Update]):
     """Algorithm 1; `FedKF` and `FedKFMinus` differ only in who teaches."""
 
-    paper = "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
+    paper = (
+        "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
+    )
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
@@ -149,7 +151,8 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
 
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
-        return self.gather.outgoing(env, None, env.form())[1]
+        _, upload = self.gather.outgoing(env, None, env.form())
+        return upload  # type: ignore[no-any-return]
 
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`active` (ACA) and `overall` (OCA)."""

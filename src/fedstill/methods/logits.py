@@ -124,7 +124,7 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
         if server.round != env.round:  # nobody answered in this round
             return {}
         known = {"answered": list(server.accuracy), **self.gather.facts(env, server.memory)}
-        known["client_logits"] = {str(k): a for k, a in server.accuracy.items()}
+        known["client_logits"] = list(server.accuracy.values())  # in the order of `answered`
         wisdom = server.wisdom
         if wisdom.logits is not None:
             hits = wisdom.logits.argmax(-1) == env.public.y[wisdom.index]

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.fedavg import Averaging, Broadcast, Global
-from fedstill.parts.gather import Remember, Update, mean
+from fedstill.parts.distil import server_slots
+from fedstill.parts.gather import Update, mean
 from fedstill.parts.learner import predict
 from fedstill.parts.losses import cross_entropy
 
@@ -38,8 +38,7 @@ class QFFL(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.gather, Remember) and self.gather.slots == "client":
-            raise UsageError("gather.slots = 'client': q-ffl uploads a loss beside the weights; must be 'server'")
+        server_slots(self.gather)
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Assessed]:
         """F_k(w), then E epochs of SGD from w."""

@@ -16,6 +16,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Gather, Remember, mean
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.losses import cross_entropy
@@ -67,8 +68,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         if self.optimizer != "sgd" or self.momentum:
             found = f"optimizer = {self.optimizer}" if self.optimizer != "sgd" else f"momentum = {self.momentum}"
             raise UsageError(f"{found}: scaffold reads gradients off its steps; must be sgd without momentum")
-        if isinstance(self.gather, Remember) and self.gather.slots == "client":
-            raise UsageError("gather.slots = 'client': scaffold uploads more than weights; must be 'server'")
+        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Course:
         """w⁰; c = 0."""

@@ -20,7 +20,7 @@ from fedstill.core.value import Value, setting
 from fedstill.data.samples import Samples
 from fedstill.parts.gather import lacking
 
-AnyMethod = type[Method[Any, Any, Any, Any]]
+AnyMethod = Method[Any, Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class WeightAttack(Attack, ABC):
 
     def misfit(self, method: AnyMethod) -> str | None:
         """Needs weights that travel both ways."""
-        if "weights" not in {f.name for f in fields(method.download_type())}:
+        if "weights" not in {f.name for f in fields(method.downloads())}:
             return "works on model weights; this method sends none down"
         return lacking(method, "weights", Carries.WEIGHTS)
 

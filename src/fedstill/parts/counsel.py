@@ -52,6 +52,9 @@ class Counsel(Imagining, Distillation):
     upload: Literal["discriminator", "predictions"] = setting(
         "discriminator", doc="predictions: the discriminator stays; weighted soft predictions leave instead"
     )
+    samples_from: Literal["aggregated", "previous"] = setting(
+        "aggregated", doc="distil samples of the new generator, or of the broadcast one (upload = predictions: always)"
+    )
     profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")
 
     @property
@@ -80,8 +83,8 @@ class Counsel(Imagining, Distillation):
         predictions, importance = veil(*self.voice(duel, self.samples(env, broadcast, self.distill_samples)))
         return VeiledContribution(weights, generator, predictions.cpu(), importance.cpu())
 
-    def ensemble(self, env: Env, uploads: Sequence[Any], images: Tensor) -> tuple[Tensor, Tensor]:
-        """The targets Σ_k α̂_{k,i} p_k(x_i) of (8), and α̂ by client and class."""
+    def ensemble(self, env: Env, uploads: Sequence[Any], images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The targets Σ_k α̂_{k,i} p_k(x_i) of (8); α̂ by client and class; how many samples of each class there are."""
         if self.upload == "predictions":
             importance = torch.stack([u.importance for u in uploads]).to(env.device)
             said = torch.stack([u.predictions for u in uploads]).to(env.device) / importance.unsqueeze(-1)
@@ -93,7 +96,11 @@ class Counsel(Imagining, Distillation):
         targets = weighted(said, factors)
         if self.theirs:  # logits were weighed, not probabilities
             targets = softmax(targets / self.temperature, -1)
-        return targets, by_class(factors, said)
+        return targets, *by_class(factors, said)
+
+    def uploads(self) -> type:
+        """The record that leaves a client."""
+        return Contribution if self.upload == "discriminator" else VeiledContribution
 
     def template(self, env: Env) -> Any:
         """Weights, a generator, and a discriminator or its opinions, of the right form."""

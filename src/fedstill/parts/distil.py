@@ -3,18 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softmax
 
 from fedstill.core.errors import UsageError
-from fedstill.core.method import Env
+from fedstill.core.method import Env, Reply
 from fedstill.core.record import State
 from fedstill.core.value import Value, setting
 from fedstill.data.samples import batches
 from fedstill.parts.gather import Gather
-from fedstill.parts.learner import Learner, frozen, predict
+from fedstill.parts.learner import Learner, Optimizer, frozen, optimizer_of, predict
 
 
 def soft_kl(targets: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -106,18 +107,27 @@ def distil(
 class Distillation(Value):
     """How the server distils: fields shared by the methods, and the lesson they describe."""
 
-    distill_lr: float = setting(1e-2, gt=0, doc="Adam's rate for distillation")
+    distill_lr: float = setting(1e-2, gt=0, doc="learning rate of distillation")
+    distill_optimizer: Optimizer = setting("adam", doc="sgd or adam, for distillation")
     distill_epochs: int = setting(1, ge=1, doc="passes over the distillation samples")
     distill_batch: int = setting(32, ge=1, doc="batch size of distillation")
     temperature: float = setting(1.0, gt=0, doc="t of the distillation")
+    warm_up: int = setting(0, ge=0, doc="first rounds without distillation, while the generator learns")
 
     def distilled(self, env: Env, start: State, lesson: Lesson) -> State:
         """The weights after the lesson; BatchNorm's statistics stay those of `start`, as the samples are not real."""
+        if env.round < self.warm_up:
+            return start
         module = env.module(start).eval()
-        student = Learner(module, torch.optim.Adam(module.parameters(), lr=self.distill_lr))
-        plan = {"batch": self.distill_batch, "epochs": self.distill_epochs}
-        distil(env, student, lesson, temperature=self.temperature, **plan)
+        student = Learner(module, optimizer_of(self.distill_optimizer, module, self.distill_lr))
+        batch, epochs = self.distill_batch, self.distill_epochs
+        distil(env, student, lesson, batch=batch, epochs=epochs, temperature=self.temperature)
         return student.weights
+
+
+def sent(replies: Sequence[Reply[Any]]) -> list[Any]:
+    """The uploads of these replies, in their order."""
+    return [reply.upload for reply in replies if reply.upload is not None]
 
 
 def server_slots(gather: Gather) -> None:

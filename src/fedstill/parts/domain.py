@@ -51,7 +51,7 @@ class Duel(nn.Module):
         """Of many images: the soft predictions p_k (temperature None: logits), and log α_k = log f (α_k of 3.3)."""
         self.eval()
         with torch.no_grad():
-            parts = [self(part) for part in images.split(batch)]
+            parts = [self(part) for part in torch.split(images, batch)]
         logits, scores = (torch.cat(both) for both in zip(*parts, strict=True))
         return logits if temperature is None else softmax(logits / temperature, -1), logsigmoid(scores)
 
@@ -94,10 +94,11 @@ def weighted(said: Tensor, factors: Tensor) -> Tensor:
     return (factors.unsqueeze(-1) * said).sum(0)
 
 
-def by_class(factors: Tensor, said: Tensor) -> Tensor:
-    """Mean of α̂ over the samples of each class, clients × classes; NaN for a class of which no sample was made.
+def by_class(factors: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of α̂ over the samples of each class, clients × classes (0 where there is none), and how many there are.
 
     A sample's class is what the clients say on average, each counting the same: α̂ has no part in its own yardstick.
     """
     member = one_hot(said.mean(0).argmax(-1), said.shape[-1]).to(factors.dtype)
-    return factors @ member / member.sum(0)
+    made = member.sum(0)
+    return factors @ member / made.clamp(min=1), made.long()

@@ -52,7 +52,7 @@ class Gather(Value, ABC):
     reads: ClassVar[tuple[str, Carries] | None] = None
     """The field of an upload that the gather works on, and what it carries; None: any upload will do."""
 
-    def misfit(self, method: type[Method[Any, Any, Any, Any]]) -> str | None:
+    def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
         return None if self.reads is None else lacking(method, *self.reads)
 
@@ -84,12 +84,13 @@ class Gather(Value, ABC):
 gathers: Registry[Gather] = Registry("gather", Gather)
 
 
-def lacking(method: type[Method[Any, Any, Any, Any]], field: str, *wanted: Carries) -> str | None:
+def lacking(method: Method[Any, Any, Any, Any], field: str, *wanted: Carries) -> str | None:
     """What a method's upload lacks for a part that works on this field, if anything."""
-    carried = {f.name: f.metadata.get("carries") for f in fields(method.upload_type())}
+    carried = {f.name: f.metadata.get("carries") for f in fields(method.uploads())}
     if carried.get(field) in wanted:
         return None
-    return f"works on {' or '.join(wanted)}; clients of this method send {', '.join(map(str, carried.values()))}"
+    sent = ", ".join(dict.fromkeys(map(str, carried.values())))
+    return f"works on {' or '.join(wanted)}; clients of this method send {sent}"
 
 
 @gathers.register("everyone")
@@ -123,7 +124,8 @@ class Remember(Gather):
 
     reads = ("weights", Carries.WEIGHTS)
     slots: Literal["server", "client"] = setting(
-        "server", doc="client: each client remembers its own last upload and sends the change; the server needs sums only"
+        "server",
+        doc="client: each client remembers its own last upload and sends the change; the server needs sums only",
     )
     start: Literal["initial", "seen"] = setting(
         "initial", doc="clients not seen yet count with the initial weights, or (seen) not at all"
@@ -214,9 +216,11 @@ class Chain(Gather):
         if not self.gathers:
             raise UsageError("gathers = (): a chain needs at least one")
         if any(isinstance(g, Remember) and g.slots == "client" for g in self.gathers):
-            raise UsageError("slots = client: the server sees sums only, so it stands alone; in a chain use slots = server")
+            raise UsageError(
+                "slots = client: the server sees sums only, so it stands alone; in a chain use slots = server"
+            )
 
-    def misfit(self, method: type[Method[Any, Any, Any, Any]]) -> str | None:
+    def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """The first member's objection."""
         return next((wrong for g in self.gathers if (wrong := g.misfit(method))), None)
 
@@ -253,7 +257,9 @@ def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> Stat
     shares = [1.0] * len(states) if shares is None else shares
     whole = sum(shares)
     return {
-        name: _as(sum((s * w[name].double() for s, w in zip(shares, states, strict=True)), torch.zeros(())) / whole, like)
+        name: _as(
+            sum((s * w[name].double() for s, w in zip(shares, states, strict=True)), torch.zeros(())) / whole, like
+        )
         for name, like in states[0].items()
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
-from torch.nn.functional import log_softmax, one_hot, softmax
+from torch.nn.functional import one_hot, softmax
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
@@ -36,17 +36,27 @@ def client_features(logits: Tensor, server: Tensor, labels: Tensor) -> Tensor:
     return torch.where(norm > 0, dot / norm.where(norm > 0, 1.0), 0.0)
 
 
-def trusted_clients(features: Tensor, accuracy: Tensor, epsilon: float, seed: int) -> tuple[list[int], list[int]]:
+def trusted_clients(
+    features: Tensor, accuracy: Tensor, epsilon: float, seed: int, margin: float = 0.0
+) -> tuple[list[int], list[int]]:
     """(7), (8) Cluster the features in two, take the more accurate cluster, drop who is below its mean by over ε.
 
-    Returns the trusted rows and each row's cluster. One client, or all alike: everyone is trusted; never nobody.
+    Accuracies that differ by no more than `margin` decide nothing: then the cluster nearer to the server (the higher
+    mean cosine) is taken, and without a margin, on a tie, the larger. Returns the trusted rows and each row's cluster.
+    One client, or all alike: everyone is trusted; never nobody.
     """
     rows, right = list(range(len(features))), accuracy.double()
     if len(rows) < 2 or bool(torch.allclose(features, features[:1].expand_as(features), atol=1e-6)):
         return rows, [0] * len(rows)
     clusters = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(features.double().numpy())
     sides = [[row for row in rows if clusters[row] == side] for side in (0, 1)]
-    best = max(sides, key=lambda side: (float(right[side].mean()), len(side)))
+    apart = float((right[sides[0]].mean() - right[sides[1]].mean()).abs()) > margin
+
+    def merit(side: list[int]) -> tuple[float, int]:
+        near = float(features[side].mean()) if margin else 0.0
+        return float(right[side].mean()) if apart else near, len(side)
+
+    best = max(sides, key=merit)
     below = right[best].mean() - right
     return [row for row in best if float(below[row]) <= epsilon + 1e-9], [int(c) for c in clusters]
 
@@ -57,22 +67,28 @@ def fusion_weights(logits: Tensor, labels: Tensor, temperature: float) -> Tensor
     if count == 1:
         return torch.ones(1, logits.shape[-1], dtype=logits.dtype)
     member = one_hot(labels, logits.shape[-1]).to(logits.dtype)
-    loss = -log_softmax(logits / temperature, -1).gather(-1, labels.expand(count, -1)[..., None])[..., 0]
+    soft = logits / temperature
+    loss = soft.logsumexp(-1) - soft.gather(-1, labels.expand(count, -1)[..., None])[..., 0]
     by_class = loss @ member / member.sum(0).clamp_min(1)
     return (1 - softmax(by_class, 0)) / (count - 1)
 
 
 def fuse(logits: Tensor, labels: Tensor, temperature: float, server: Tensor | None = None) -> Tensor:
     """(9)–(14) The global logits: the server's where it is right, else the weighted logits of clients that are."""
-    weight = fusion_weights(logits, labels, temperature)[:, labels]
+    weights = fusion_weights(logits, labels, temperature)
+    if server is None:
+        return _fused(logits, labels, weights)
+    rest = (server.argmax(-1) != labels).nonzero()[:, 0]
+    return server.index_copy(0, rest, _fused(logits[:, rest], labels[rest], weights))
+
+
+def _fused(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    weight = weights[:, labels]
     right = (logits.argmax(-1) == labels).to(logits.dtype)
     masked = weight * right
     masked = torch.where(masked.sum(0) > 0, masked, right)  # the right ones all weigh nothing: equal among them
     masked = torch.where(right.sum(0) > 0, masked, weight)  # nobody is right: the class weights as they are
-    fused = torch.einsum("kn,knc->nc", masked / masked.sum(0), logits)
-    if server is None:
-        return fused
-    return torch.where((server.argmax(-1) == labels)[:, None], server, fused)
+    return torch.einsum("kn,knc->nc", masked / masked.sum(0), logits)
 
 
 def class_weights(logits: Tensor, labels: Tensor, beta: float, temperature: float) -> Tensor:
@@ -109,6 +125,9 @@ class Identify(Gather):
 
     reads = ("logits", Carries.LOGITS)
     epsilon: float = setting(0.1, ge=0, doc="how far below the trusted mean accuracy a trusted client may be (ε)")
+    margin: float = setting(
+        0.05, ge=0, doc="clusters no further apart in accuracy are told apart by their cosine to the server (0: never)"
+    )
     server_epochs: int = setting(2, ge=1, doc="epochs of the server's model on the public set, each round")
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
     server_batch: int = setting(64, ge=1, doc="batch size for the server's model")
@@ -133,7 +152,8 @@ class Identify(Gather):
         features = client_features(torch.where(sound[:, None, None], uploads, 0.0), logits[index], labels)
         accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
         places = sound.nonzero()[:, 0].tolist()
-        rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, env.key(f"k-means {env.round}"))
+        seed = env.key(f"k-means {env.round}")
+        rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, seed, self.margin)
         clusters = dict(zip(places, sides, strict=True))
         trusted = [replies[places[row]] for row in rows]
         spent = {"train": trained - began, "identify": time.perf_counter() - trained}

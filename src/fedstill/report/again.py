@@ -8,7 +8,20 @@ from typing import Any
 from fedstill.core.errors import FedstillError
 from fedstill.experiment.config import Experiment, experiment, toml
 
-OPTIONS = ("data", "clients", "active", "rounds", "seed", "samples", "model", "models", "public", "local_test", "drop", "device")
+OPTIONS = (
+    "data",
+    "clients",
+    "active",
+    "rounds",
+    "seed",
+    "samples",
+    "model",
+    "models",
+    "public",
+    "local_test",
+    "drop",
+    "device",
+)
 """Fields of an experiment with an option of their own; the rest go through --set."""
 
 
@@ -32,7 +45,10 @@ def command(settings: Mapping[str, Any]) -> str:
         if key == "method" or value == usual.get(key):
             continue
         if key in OPTIONS:
-            words += [f"--{key.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            words += [
+                f"--{key.replace('_', '-')}",
+                ",".join(map(str, value)) if isinstance(value, list) else str(value),
+            ]
         elif key != "workers":  # never changes the bits
             rest[key] = value
     reserved = {f.name for f in fields(Experiment)}

@@ -1,21 +1,38 @@
 """Our numbers beside a paper's: in the terminal, and as the first section of the page."""
 
+import itertools
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from fedstill.core.shelf import Room
+from fedstill.experiment import centralised, passes
+from fedstill.experiment.presets import Preset
+from fedstill.experiment.readings import which
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
+from fedstill.experiment.stage import stage
+from fedstill.report import html, plots, sections
 from fedstill.report.digest import Series
+from fedstill.report.partition import partition_figure, save
 
 NAMES = {
-    "amp": "AMP", "fm": "FM", "wlp": "WLP", "accuracy": "accuracy", "personal": "client accuracy", "global_logits": "global logits",
-    "client_logits": "client logits", "speedup": "speed-up", "slowdown": "times FedAvg's", "time_speedup": "speed-up", "seconds": "seconds",
-}  # fmt: skip
+    "amp": "AMP",
+    "fm": "FM",
+    "wlp": "WLP",
+    "personal": "client accuracy",
+    "global_logits": "global logits",
+    "client_logits": "client logits",
+    "speedup": "speed-up",
+    "slowdown": "times FedAvg's",
+    "time_speedup": "speed-up",
+}
 
 
 def unit(metric: str) -> tuple[float, int, str]:
@@ -28,6 +45,8 @@ def unit(metric: str) -> tuple[float, int, str]:
         return 1, 2, "s"
     if metric in ("speedup", "slowdown", "time_speedup"):
         return 1, 2, "×"
+    if metric in passes.METRICS:
+        return 1, 2, "a batch"
     return 100, 2, "%"
 
 
@@ -41,12 +60,13 @@ def heading(metric: str) -> str:
         return "seconds to FedAvg's last AMP"
     if head == "seconds" and tail:
         return f"{tail.replace('_', ' ')} (s)"
-    return f"{NAMES.get(metric, metric)} ({unit(metric)[2]})"
+    return f"{NAMES.get(metric, metric.replace('_', ' '))} ({unit(metric)[2]})"
 
 
 def better(metric: str) -> int:
     """1 where more is better, -1 where less is."""
-    return -1 if metric == "fm" or metric.startswith(("rounds_to", "seconds")) or metric == "slowdown" else 1
+    less = (*passes.METRICS, "fm", "slowdown")
+    return -1 if metric in less or metric.startswith(("rounds_to", "seconds")) else 1
 
 
 def _value(value: float, spread: float, metric: str) -> str:
@@ -63,7 +83,8 @@ def ours(number: Number) -> str:
         return "–"
     if not number.known:
         return f"> {number.beyond}"
-    return f"{_value(sum(number.known) / len(number.known), 0, number.metric)} ({len(number.known)} of {len(number.ours)} seeds)"
+    reached = _value(sum(number.known) / len(number.known), 0, number.metric)
+    return f"{reached} ({len(number.known)} of {len(number.ours)} seeds)"
 
 
 def theirs(number: Number) -> str:
@@ -84,26 +105,40 @@ def gap(number: Number) -> str:
 
 
 def show(numbers: Sequence[Number], title: str) -> None:
-    """A table for each column of the paper's: ours, the paper's, the difference."""
-    console = Console(file=sys.stdout, highlight=False)
-    console.print(f"[bold]{title}[/bold]")
+    """A table for each of the paper's columns: ours, the paper's, the difference; metrics side by side if they fit."""
+    terminal = Console(file=sys.stdout, highlight=False)
+    console = terminal if terminal.is_terminal else Console(file=sys.stdout, highlight=False, width=240)
+    console.print(f"[bold]{_plain(title)}[/bold]")
     for column in dict.fromkeys(n.column for n in numbers):
         inside = [n for n in numbers if n.column == column]
         metrics = list(dict.fromkeys(n.metric for n in inside))
-        table = Table(title=column, title_justify="left", title_style="italic", box=None, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for metric in metrics:
-            for name in (f"{heading(metric)}\nours", "\npaper", "\nΔ"):
-                table.add_column(name, justify="right")
+        wide = console.width >= 24 + 36 * len(metrics)
+        table = Table(title=_plain(column), title_justify="left", title_style="italic", box=None, pad_edge=False)
+        for name in ("", *(() if wide else ("metric",))):
+            table.add_column(name, overflow="fold")
+        for metric in metrics if wide else [""]:
+            head = f"{heading(metric)}\n" if metric else ""
+            for name in ("ours", "paper", "Δ"):
+                table.add_column(head * (name == "ours") + "\n" * bool(head and name != "ours") + name, justify="right")
         for row in dict.fromkeys(n.row for n in inside):
             cells = {n.metric: n for n in inside if n.row == row}
-            state = next((n.state for n in cells.values() if n.state), "")
-            shown = [text for metric in metrics for text in ((ours(n), theirs(n), gap(n)) if (n := cells.get(metric)) else ("", "", ""))]
-            if state:
-                shown = [f"[dim]{state}[/dim]" if i == 0 else t if i % 3 == 1 else "" for i, t in enumerate(shown)]
-            table.add_row(row.replace("[", r"\["), *shown)
+            state = next((f" [dim]({_plain(n.state)})[/dim]" for n in cells.values() if n.state), "")
+            label = _plain(row) + state
+            if wide:
+                table.add_row(label, *(text for metric in metrics for text in _triple(cells.get(metric))))
+            else:
+                for place, (metric, number) in enumerate(cells.items()):
+                    table.add_row("" if place else label, heading(metric), *_triple(number))
         console.print(table)
         console.print()
+
+
+def _triple(number: Number | None) -> tuple[str, str, str]:
+    return ("", "", "") if number is None else (ours(number), theirs(number), gap(number))
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
 
 
 def section(numbers: Sequence[Number], note: str, source: str) -> str:
@@ -112,45 +147,94 @@ def section(numbers: Sequence[Number], note: str, source: str) -> str:
     for column in dict.fromkeys(n.column for n in numbers):
         inside = [n for n in numbers if n.column == column]
         metrics = list(dict.fromkeys(n.metric for n in inside))
-        head = "".join(f'<th scope="col" colspan="3">{escape(heading(m))}</th>' for m in metrics)
-        second = '<th scope="col">ours</th><th scope="col">paper</th><th scope="col">Δ</th>' * len(metrics)
-        body = "".join(_row(row, [n for n in inside if n.row == row], metrics) for row in dict.fromkeys(n.row for n in inside))
-        out.append(
-            f'<h3>{escape(column)}</h3><div class="scroll"><table><thead><tr><th></th>{head}</tr><tr><th scope="col">method</th>{second}</tr>'
-            f"</thead><tbody>{body}</tbody></table></div>"
-        )
-    about = f'<p class="about">{escape(note)} Δ is ours less the paper\'s; green where ours is better.</p>'
-    return f'<section id="lead"><h2>Beside the paper: {escape(source)}</h2>{about}{"".join(out)}</section>'
+        over = "".join(f'<th scope="col" colspan="3">{escape(heading(metric))}</th>' for metric in metrics)
+        under = "".join(f'<th scope="col">{name}</th>' for name in ("ours", "paper", "Δ")) * len(metrics)
+        head = f'<tr><th></th>{over}</tr><tr><th scope="col">method</th>{under}</tr>'
+        rows = dict.fromkeys(n.row for n in inside)
+        body = (_row(row, {n.metric: n for n in inside if n.row == row}, metrics) for row in rows)
+        out.append(f"<h3>{escape(column)}</h3>" + sections.framed(head, body))
+    about = f"{escape(note)} Δ is ours less the paper's; green where ours is better."
+    return sections.section("lead", f"Beside the paper: {source}", *out, about=about)
 
 
-def _row(row: str, numbers: Sequence[Number], metrics: Sequence[str]) -> str:
-    cells = {n.metric: n for n in numbers}
-    state = next((n.state for n in numbers if n.state), "")
-    out = [f'<td class="name">{escape(row)}</td>']
-    for place, metric in enumerate(metrics):
+def _row(row: str, cells: Mapping[str, Number], metrics: Sequence[str]) -> str:
+    state = next((n.state for n in cells.values() if n.state), "")
+    pill = f'<br><span class="pill">{escape(state)}</span>' if state else ""
+    out = [sections.cell(escape(row) + pill, "name")]
+    for metric in metrics:
         number = cells.get(metric)
         if number is None:
-            out.append("<td></td><td></td><td></td>")
-        elif state:
-            text = f'<span class="pill">{escape(state)}</span>' if place == 0 else ""
-            out.append(f"<td>{text}</td><td>{_set_back(theirs(number))}</td><td></td>")
-        else:
-            tone = "" if not number.difference else "up" if number.difference * better(metric) > 0 else "down"
-            out.append(f'<td data-metric="{escape(metric)}">{_set_back(ours(number))}</td><td>{_set_back(theirs(number))}</td><td class="{tone}">{escape(gap(number))}</td>')
+            out.append(sections.cell("") * 3)
+            continue
+        tone = "" if not number.difference else "up" if number.difference * better(metric) > 0 else "down"
+        out.append(sections.cell(sections.set_back(ours(number)), metric=metric))
+        out += [sections.cell(sections.set_back(theirs(number))), sections.cell(escape(gap(number)), tone)]
     return f'<tr data-row="{escape(row)}">{"".join(out)}</tr>'
 
 
-def _set_back(text: str) -> str:
-    mean, sign, spread = text.partition(" ± ")
-    return escape(mean) + (f' <span class="spread">± {escape(spread)}</span>' if sign else "")
+def page(
+    preset: Preset,
+    entries: Sequence[Entry],
+    done: Mapping[Path, Result],
+    numbers: Sequence[Number],
+    failed: Mapping[Path, str],
+    room: Path,
+    command: str,
+) -> Path | None:
+    """Write the table's page; None where there is nothing to show."""
+    lines = series(entries, done)
+    notes = [f"{e.cell.row} × {e.cell.column}: {e.why_not}" for e in entries if e.why_not]
+    notes += [f"{path}: {reason}" for path, reason in failed.items()]
+    source = f"{preset.content.get('paper', '')} {preset.content.get('source', '')}".strip()
+    lead = section(numbers, preset.note, source) if numbers else ""
+    if lines:
+        text = html.page(lines, title=preset.title, notes=notes, command=command, lead=lead)
+    elif any(number.known for number in numbers):  # counted, not run: there are no curves
+        parts = {"title": escape(preset.title), "notes": sections.notes(notes), "lead": lead, "js": html.asset("shell.js")}
+        text = html.fill(parts, {"lead": "Beside the paper"})
+    else:
+        return None
+    html.write(text, room / "report.html")
+    return room / "report.html"
 
 
-def series(entries: Sequence[Entry], done: dict[Path, Result]) -> list[Series]:
+def partitions(preset: Preset, entries: Sequence[Entry], room: Path) -> Path:
+    """Draw who holds what for every cell, without a run; returns the page."""
+    figures = []
+    for entry in entries:
+        for plan in entry.plans[:1]:
+            ready = stage(plan, Room())
+            figures.append((entry.cell.column, partition_figure(ready.counts, ready.class_names)))
+    return _album(preset, figures, room)
+
+
+def mean_images(preset: Preset, entries: Sequence[Entry], room: Path) -> Path:
+    """Draw the mean image of every class, real and imagined; returns the page."""
+    figures = []
+    for entry in entries:
+        for plan, job in list(zip(entry.plans, entry.jobs, strict=True))[:1]:
+            real, imagined, ready = centralised.mean_images(plan, job.path)
+            for title, images in (("real", real), ("generated", imagined)):
+                figure = plots.images_figure(images.numpy(), ready.class_names)
+                figures.append((f"{entry.cell.column}: mean image of each class, {title}", figure))
+    return _album(preset, figures, room)
+
+
+def _album(preset: Preset, figures: Sequence[tuple[str, Any]], room: Path) -> Path:
+    """A page of pictures, and each as a file."""
+    for title, figure in figures:
+        save(figure, room / f"{re.sub(r'[^0-9A-Za-z.]+', '-', title).strip('-')}.svg")
+    parts = {"title": escape(preset.title), "subtitle": escape(preset.note), "pictures": sections.gallery(figures)}
+    html.write(html.fill({**parts, "js": html.asset("shell.js")}, {"pictures": "Pictures"}), room / "report.html")
+    return room / "report.html"
+
+
+def series(entries: Sequence[Entry], done: Mapping[Path, Result]) -> list[Series]:
     """The runs as the table has them: a chapter for each column, a line for each row, under the paper's names."""
     found = []
     for entry in entries:
         runs = tuple(done[job.path] for job in entry.jobs if job.path in done)
-        if not runs:
+        if not runs or entry.cell.model == "student":  # what has no run has no curves
             continue
         kin = [e.cell.row for e in entries if e.cell.column == entry.cell.column and e.jobs == entry.jobs]
         model = _model(runs[0], entry.cell.model)
@@ -160,14 +244,11 @@ def series(entries: Sequence[Entry], done: dict[Path, Result]) -> list[Series]:
 
 
 def _model(result: Result, asked: str) -> str:
-    from fedstill.experiment.readings import which
-
-    name = which(result, asked)[0]
+    name = which(result, "active" if asked in ("teacher", "student") else asked)[0]
     return name if name in result.models else next(iter(result.models), "")
 
 
 def _common(labels: Sequence[str]) -> str:
     """What the labels of rows that share their runs have in common: FedKF of FedKF (ACA) and FedKF (OCA)."""
-    import os
-
-    return os.path.commonprefix(list(labels)).rstrip(" (,·") or labels[0]
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*labels, strict=False))
+    return "".join(letters[0] for letters in same).rstrip(" (,·") or labels[0]

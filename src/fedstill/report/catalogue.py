@@ -91,7 +91,13 @@ def examination() -> dict[str, Any]:
     import torch
 
     needed = ("fedstill", "torch", "numpy", "scikit-learn", "mlxtend", "safetensors", "typer", "rich", "matplotlib")
-    extras = {"flower": "flwr", "robust": "byzfl", "huggingface": "datasets", "onnx": "onnx", "tensorboard": "tensorboard"}
+    extras = {
+        "flower": "flwr",
+        "robust": "byzfl",
+        "huggingface": "datasets",
+        "onnx": "onnx",
+        "tensorboard": "tensorboard",
+    }
     return {
         "packages": {name: _version(name) for name in needed},
         "extras": {extra: _version(name) if find_spec(name) else None for extra, name in extras.items()},
@@ -150,4 +156,6 @@ def show_examination(found: Mapping[str, Any]) -> None:
     print(f"{'accelerator':<14} {found['accelerator'] or 'none'}")
     print(f"{'FEDSTILL_DATA':<14} {found['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
     for name, where in found["data"].items():
-        print(f"  {name:<16} {where or 'not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]'}")
+        print(
+            f"  {name:<16} {where or 'not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]'}"
+        )

@@ -1,4 +1,4 @@
-"""What the page shows, as plain numbers: runs, and the series (a model of one experiment, over its seeds) drawn of them."""
+"""What the page shows, as plain numbers: runs, and series of them (a model of one experiment, over its seeds)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from fedstill.experiment.result import METRICS, Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import tables
 from fedstill.report.again import command
+from fedstill.report.plots import malicious_clients
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
     ]
     found = [_run(result, shared) for _, result in runs.values()]
     carried = {g["method"]: methods[g["method"]].leaves_client() for g in groups if g["method"] in methods}
-    return _finite(
+    whole: dict[str, Any] = finite(
         {
             "chapters": chapters,
             "series": entries,
@@ -93,6 +94,7 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
             "versions": shared.items["versions"],
         }
     )
+    return whole
 
 
 class _Shared:
@@ -135,7 +137,7 @@ def _run(result: Result, shared: _Shared) -> dict[str, Any]:
         "answers": sum(len(row["active"]) - len(row.get("missing", {})) for row in rows),
         "missing": sum(len(row.get("missing", {})) for row in rows),
         "seconds": _seconds(rows),
-        "malicious": _malicious(plan),
+        "malicious": malicious_clients(result),
         "partition": shared.place("partition", folder and _read(folder, "partition.json")),
         "versions": shared.place("versions", made or None),
         "config": toml(plan),
@@ -167,17 +169,6 @@ def _seconds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return total
 
 
-def _malicious(plan: Mapping[str, Any]) -> list[int]:
-    if not plan.get("malicious"):
-        return []
-    from fedstill.experiment.config import experiment
-
-    try:
-        return list(experiment({**plan, "data": "mnist-5k"}).malicious_clients)
-    except tables.WRONG:
-        return []
-
-
 def _trust(rows: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Round by round, a sign for each client: + trusted, - shut out, space: not there."""
     told = [(row["round"], row["facts"]) for row in rows if "trusted" in row.get("facts", {})]
@@ -196,13 +187,13 @@ def _trust(rows: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> dict[s
     }
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows no NaN: a number that is none becomes null."""
     match value:
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {key: _finite(item) for key, item in value.items()}
+            return {key: finite(item) for key, item in value.items()}
         case list() | tuple():
-            return [_finite(item) for item in value]
+            return [finite(item) for item in value]
     return value

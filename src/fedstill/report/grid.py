@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from fedstill.experiment.result import Result
 from fedstill.experiment.sweep import Point
-from fedstill.report import tables
+from fedstill.report import html, sections, tables
 from fedstill.report.digest import Series
 
 
@@ -15,8 +16,35 @@ def series(points: Sequence[Point], done: Mapping[Path, Result]) -> list[Series]
     found = []
     for point in points:
         runs = tuple(done[job.path] for job in point.jobs if job.path in done)
-        found += [Series(str(runs[0].experiment["data"]), point.label, model, runs) for model in (runs[0].models if runs else [])]
+        found += [
+            Series(str(runs[0].experiment["data"]), point.label, model, runs)
+            for model in (runs[0].models if runs else [])
+        ]
     return found
+
+
+def rows(points: Sequence[Point], done: Mapping[Path, Result]) -> list[dict[str, Any]]:
+    """The comparison, a row for every point and model."""
+    return [tables.summary(line.runs, line.model, line.group) for line in series(points, done)]
+
+
+def page(
+    points: Sequence[Point],
+    varied: Mapping[str, Sequence[str]],
+    done: Mapping[Path, Result],
+    failed: Mapping[Path, str],
+    out: Path,
+    command: str,
+) -> Path | None:
+    """Write the sweep's page; None where no run came to its end."""
+    lines = series(points, done)
+    if not lines:
+        return None
+    notes = [f"{path}: {reason}" for path, reason in failed.items()]
+    lead, title = section(points, varied, done), f"Sweep over {', '.join(varied)}"
+    text = html.page(lines, title=title, notes=notes, command=command, lead=lead, lead_name="Grid")
+    html.write(text, out / "report.html")
+    return out / "report.html"
 
 
 def section(points: Sequence[Point], varied: Mapping[str, Sequence[str]], done: Mapping[Path, Result]) -> str:
@@ -35,18 +63,19 @@ def section(points: Sequence[Point], varied: Mapping[str, Sequence[str]], done: 
             if value is not None:
                 means[point.values[down], point.values[across]] = value
         low, high = min(v["mean"] for v in means.values()), max(v["mean"] for v in means.values())
-        head = "".join(f'<th scope="col">{escape(across)} = {escape(value)}</th>' for value in varied[across])
-        body = ""
+        head = ["", *(f"{escape(across)} = {escape(value)}" for value in varied[across])]
+        body = []
         for row in varied[down]:
-            cells = ""
-            for column in varied[across]:
-                value = means.get((row, column))
-                heat = 0.0 if value is None else (value["mean"] - low) / (high - low) if high > low else 1.0
-                best = " class=best" if value is not None and value["mean"] == high else ""
-                cells += f'<td style="--heat:{heat:.3f}"{best}>{escape(tables.cell(value, "amp"))}</td>'
-            body += f'<tr><th scope="row">{escape(down)} = {escape(row)}</th>{cells}</tr>'
-        out.append(
-            f'<h3>AMP of {escape(model)} (%)</h3><div class="scroll"><table class="heat"><thead><tr><th></th>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
-    return f'<section id="lead"><h2>The grid</h2>{"".join(out)}</section>'
+            cells = "".join(_cell(means.get((row, column)), low, high) for column in varied[across])
+            body.append(f'<tr><th scope="row">{escape(down)} = {escape(row)}</th>{cells}</tr>')
+        out.append(f"<h3>AMP of {escape(model)} (%)</h3>" + sections.table(head, body, kind="heat"))
+    return sections.section("lead", "The grid", *out)
+
+
+def _cell(value: Mapping[str, float] | None, low: float, high: float) -> str:
+    """A number on a ground that is the stronger the better it is."""
+    if value is None:
+        return "<td>–</td>"
+    heat = (value["mean"] - low) / (high - low) if high > low else 1.0
+    best = " class=best" if value["mean"] == high else ""
+    return f'<td style="--heat:{heat:.3f}"{best}>{escape(tables.cell(value, "amp"))}</td>'

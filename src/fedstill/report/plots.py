@@ -9,11 +9,14 @@ import io
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import FedstillError, UsageError
+from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report.partition import partition_figure
@@ -23,12 +26,17 @@ Pictures = list[tuple[str, Figure]]
 PAINTERS = {
     "partition": "fedstill.report.plots:partition",
     "forgetting": "fedstill.report.plots:forgetting",
-    "trust": "fedstill.report.trust:pictures",
-    "domain": "fedstill.report.domain:pictures",
+    "trust": "fedstill.report.plots:trust",
+    "domain": "fedstill.report.plots:domain",
 }
 """Where the painters are, by the kind of picture: `module:function`."""
 
-_PANELS = {"amp": ("AMP (%)", 100), "fm": ("FM (10⁻³)", 1000), "wlp": ("WLP (%)", 100), "accuracy": ("global test (%)", 100)}
+_PANELS = {
+    "amp": ("AMP (%)", 100),
+    "fm": ("FM (10⁻³)", 1000),
+    "wlp": ("WLP (%)", 100),
+    "accuracy": ("global test (%)", 100),
+}
 _COLOURS = ("#1f6fc4", "#d2521a", "#0f8f68", "#a8459b", "#c18a00", "#2b9fb8")
 _INK, _GRID, _EDGE = "#1f2933", "#e4e7eb", "#9aa5b1"
 LARGE = 300_000
@@ -71,12 +79,57 @@ def forgetting(result: Result) -> Pictures:
     return found
 
 
+def trust(result: Result) -> Pictures:
+    """Client features, their clusters and the class weights, for runs that tell whom they trusted."""
+    if find_spec("fedstill.report.trust") is None:
+        return []
+    from fedstill.report.trust import clusters_figure, features_figure, weights_figure
+
+    malicious, names = malicious_clients(result), _class_names(result)
+    found: Pictures = []
+    told = [row for row in result.rows if row.get("facts", {}).get("features")]
+    if told:
+        when, facts = told[-1]["round"], told[-1]["facts"]
+        found.append((f"client features in round {when}", features_figure(facts, malicious, names)))
+        found.append((f"clusters of clients in round {when}", clusters_figure(facts, malicious)))
+    if any("class_weights" in row.get("facts", {}) for row in result.rows):
+        found.append(("weight of each class over the rounds", weights_figure(result.rows, names)))
+    return found
+
+
+def domain(result: Result) -> Pictures:
+    """Generated samples and what the discriminators know, for runs that tell of domain weights."""
+    told = any(name.startswith("domain") for row in result.rows for name in row.get("facts", {}))
+    if not told or find_spec("fedstill.report.domain") is None:  # a checkpoint is only opened where there is something
+        return []
+    from fedstill.report.domain import pictures as found
+
+    return found(result)
+
+
+def _class_names(result: Result) -> list[str] | None:
+    found = None if result.run_dir is None else RunDir(result.run_dir).read("partition.json")
+    return found["class_names"] if found else None
+
+
+def malicious_clients(result: Result) -> list[int]:
+    """Who was malicious, by the run's settings."""
+    if not result.experiment.get("malicious"):
+        return []
+    try:
+        return list(experiment({**result.experiment, "data": "mnist-5k", "public": None}).malicious_clients)
+    except FedstillError:  # a method of one's own, not registered here
+        return []
+
+
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
     for metric in metrics:
         if metric not in _PANELS:
             raise UsageError(f"metric = {metric!r}: must be one of {', '.join(_PANELS)}")
-    shown = [m for m in metrics or _PANELS if any(v is not None for name in result.models for v in result.curve(name, m))]
+    shown = [
+        m for m in metrics or _PANELS if any(v is not None for name in result.models for v in result.curve(name, m))
+    ]
     if not shown:
         raise UsageError("nothing to plot: no round was evaluated")
     figure = Figure(figsize=(3.6 * len(shown), 2.9), layout="constrained", facecolor="white")
@@ -85,7 +138,9 @@ def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
         title, factor = _PANELS[metric]
         for model, colour in zip(result.models, _COLOURS * len(result.models), strict=False):
             values = [np.nan if v is None else factor * v for v in result.curve(model, metric)]
-            axes.plot(rounds, values, color=colour, label=model, linewidth=1.8, marker="o" if len(rounds) == 1 else None)
+            axes.plot(
+                rounds, values, color=colour, label=model, linewidth=1.8, marker="o" if len(rounds) == 1 else None
+            )
         axes.set_title(title, fontsize=10, color=_INK, loc="left")
         axes.set_xlabel("round", fontsize=9, color=_INK)
         axes.grid(color=_GRID, linewidth=0.7)
@@ -94,6 +149,21 @@ def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
         axes.spines[["left", "bottom"]].set_color(_EDGE)
     if len(result.models) > 1:
         figure.axes[0].legend(fontsize=8, frameon=False)
+    return figure
+
+
+def images_figure(images: NDArray[np.floating[Any]], names: Sequence[str], across: int = 13) -> Figure:
+    """Images (N × channels × height × width, from 0 to 1) with their names, in lines."""
+    lines = -(-len(images) // across)
+    figure = Figure(
+        figsize=(0.62 * min(across, len(images)) + 0.2, 0.82 * lines), layout="constrained", facecolor="white"
+    )
+    places = figure.subplots(lines, min(across, len(images)), squeeze=False).ravel()
+    for axes in places:
+        axes.set_axis_off()
+    for axes, image, name in zip(places, images, names, strict=False):
+        axes.imshow(image[0] if len(image) == 1 else image.transpose(1, 2, 0), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(str(name), fontsize=8, color=_INK, pad=2)
     return figure
 
 

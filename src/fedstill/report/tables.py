@@ -46,12 +46,18 @@ def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
             try:
                 result = Result.read(run)
                 if result.models:
-                    _ = [result.last(m)["amp"] for m in result.models], result.experiment["method"]["name"], result.bytes()
+                    _ = (
+                        [result.last(m)["amp"] for m in result.models],
+                        result.experiment["method"]["name"],
+                        result.bytes(),
+                    )
                     found[run.resolve()] = result
                 else:
                     notes.append(f"{run}: no evaluated round yet; left out")
             except WRONG as error:
-                notes.append(f"{run}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}); left out")
+                notes.append(
+                    f"{run}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}); left out"
+                )
     results = list(found.values())
     counted = {id(r) for group in groups(results) for r in group}
     for r in results:
@@ -98,7 +104,9 @@ def _usual(method: str) -> dict[str, Any] | None:
 def comparison(results: Sequence[Result]) -> list[dict[str, Any]]:
     """One row for each experiment and model: every metric's mean and spread over the seeds, last and best round."""
     return [
-        summary(group, model, label(group[0].experiment, results)) for group in groups(results) for model in group[0].models
+        summary(group, model, label(group[0].experiment, results))
+        for group in groups(results)
+        for model in group[0].models
     ]
 
 
@@ -125,10 +133,14 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
 def label(settings: Mapping[str, Any], others: Sequence[Result]) -> str:
     """The method's name, with the settings in which runs of the same method differ."""
     mine = _flat(complete(settings))
-    kin = [_flat(complete(o.experiment)) for o in others if o.experiment["method"]["name"] == settings["method"]["name"]]
+    kin = [_flat(complete(o.experiment)) for o in others if _akin(o.experiment, settings)]
     differ = sorted(k for k in mine if k not in NEUTRAL and any(o.get(k) != mine[k] for o in kin))
     extra = ", ".join(f"{k.removeprefix('method.')}={_short(mine[k])}" for k in differ)
     return str(settings["method"]["name"]) + (f" ({extra})" if extra else "")
+
+
+def _akin(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(one["method"]["name"] == other["method"]["name"] and one["data"] == other["data"])
 
 
 def _short(value: Any) -> str:
@@ -195,10 +207,21 @@ def text(rows: Sequence[Mapping[str, Any]], form: str) -> str:
     if form == "markdown":
         body = _cells(rows, {1: "**{}**", 2: "<u>{}</u>"})
         return "\n".join("| " + " | ".join(line) + " |" for line in [HEAD, ["---"] * len(HEAD), *body])
-    body = _cells([{**r, "method": _tex(r["method"]), "data": _tex(str(r["data"]))} for r in rows], {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+    body = _cells(
+        [{**r, "method": _tex(r["method"]), "data": _tex(str(r["data"]))} for r in rows],
+        {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},
+    )
     lines = [" & ".join(_signs(c) for c in line) + r" \\" for line in [[_tex(h) for h in HEAD], *body]]
     return "\n".join(
-        [rf"\begin{{tabular}}{{{'l' * len(HEAD)}}}", r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
+        [
+            rf"\begin{{tabular}}{{{'l' * len(HEAD)}}}",
+            r"\hline",
+            lines[0],
+            r"\hline",
+            *lines[1:],
+            r"\hline",
+            r"\end{tabular}",
+        ]
     )
 
 
@@ -206,7 +229,9 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     names = [f"{p}{m}" for p in ("", "best_") for m in METRICS]
     writer = csv.writer(out)
-    writer.writerow(["method", "data", "model", "rounds", "seeds", *(f"{n}_{s}" for n in names for s in ("mean", "std"))])
+    writer.writerow(
+        ["method", "data", "model", "rounds", "seeds", *(f"{n}_{s}" for n in names for s in ("mean", "std"))]
+    )
     for r in rows:
         numbers = [(r[n] or {}).get(s, "") for n in names for s in ("mean", "std")]
         writer.writerow([r["method"], r["data"], r["model"], r["rounds"], len(r["seeds"]), *numbers])
@@ -227,10 +252,20 @@ def _signs(text: str) -> str:
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """The comparison in the terminal; within each data set the best is bold, the second underlined."""
-    table = Table(box=None, pad_edge=False)
+    terminal = Console(file=sys.stdout)
+    console = terminal if terminal.is_terminal else Console(file=sys.stdout, width=240)
+    one = len({str(r["data"]) for r in rows}) == 1  # then it is said once, above
+    table = Table(
+        title=f"on {_plain(rows[0]['data'])}" if one else None, title_justify="left", box=None, pad_edge=False
+    )
     for number, name in enumerate(HEAD):
-        table.add_column(name, justify="right" if number > 2 else "left", overflow="fold")
-    escaped = [{**r, "method": str(r["method"]).replace("[", r"\["), "data": str(r["data"]).replace("[", r"\[")} for r in rows]
+        if not (one and name == "data"):
+            table.add_column(name, justify="right" if number > 2 else "left", overflow="fold")
+    escaped = [{**r, "method": _plain(r["method"]), "data": _plain(r["data"])} for r in rows]
     for line in _cells(escaped, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
-        table.add_row(*line)
-    Console(file=sys.stdout).print(table)
+        table.add_row(*(text for name, text in zip(HEAD, line, strict=True) if not (one and name == "data")))
+    console.print(table)
+
+
+def _plain(text: object) -> str:
+    return str(text).replace("[", r"\[")

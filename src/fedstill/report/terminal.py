@@ -30,7 +30,12 @@ class Live(Watcher):
         self.rows: list[Mapping[str, Any]] = []
         self.view: RichLive | None = None
         self.folder: Path | None = None
-        self.progress = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeRemainingColumn(),
+        )
         self.told = 0.0
 
     def __enter__(self) -> "Live":
@@ -40,13 +45,16 @@ class Live(Watcher):
         if self.view is not None:
             self.view.stop()
         if self.folder is not None and error is not None:
-            self.console.print(f"stopped after round {len(self.rows)}; go on with: fedstill resume {self.folder}", soft_wrap=True)
+            self.console.print(
+                f"stopped after round {len(self.rows)}; go on with: fedstill resume {self.folder}", soft_wrap=True
+            )
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
         """Say what runs, and open the table."""
         self.folder = folder
         extra = ", ".join(f"{k}={v}" for k, v in changes(experiment.method).items())
-        title = f"{experiment.title}{f' ({extra})' if extra else ''} on {stage_name(experiment)}, {experiment.clients} clients, {experiment.active_count} active, seed {experiment.seed}"
+        crowd = f"{experiment.clients} clients, {experiment.active_count} active, seed {experiment.seed}"
+        title = f"{experiment.title}{f' ({extra})' if extra else ''} on {stage_name(experiment)}, {crowd}"
         self.task = self.progress.add_task(experiment.title, total=experiment.rounds, completed=first)
         if not self.quiet:
             self.console.print(title, soft_wrap=True, highlight=False)
@@ -73,7 +81,9 @@ class Live(Watcher):
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
-        names = list(self.rows[-1]["models"]) or next((list(r["models"]) for r in reversed(self.rows) if r["models"]), [])
+        names = list(self.rows[-1]["models"]) or next(
+            (list(r["models"]) for r in reversed(self.rows) if r["models"]), []
+        )
         table.add_column("round", justify="right")
         for name in names:
             for metric in ("AMP ↑", "FM ↓", "WLP ↑"):
@@ -83,7 +93,9 @@ class Live(Watcher):
         for row in self.rows[-SHOWN:]:
             scores = [row["models"].get(n, {}) for n in names]
             cells = [number(s.get(m), m) for s in scores for m in ("amp", "fm", "wlp")]
-            table.add_row(str(row["round"]), *cells, size(sum(row["bytes"]["up"].values())), f"{sum(row['seconds'].values()):.1f}")
+            table.add_row(
+                str(row["round"]), *cells, size(sum(row["bytes"]["up"].values())), f"{sum(row['seconds'].values()):.1f}"
+            )
         return table
 
 

@@ -22,7 +22,7 @@ _LINES = ("#2b6cb0", "#c05621", "#2f855a", "#c53030", "#6b46c1", "#975a16", "#b8
 def features_figure(
     facts: Mapping[str, Any], malicious: Sequence[int] = (), class_names: Sequence[str] | None = None
 ) -> Figure:
-    """Figure 9: a row for each client, a column for each class; malicious clients' numbers are red, the trusted bold."""
+    """Figure 9: a row for each client, a column for each class; malicious clients are red, trusted ones bold."""
     values, clients = _features(facts)
     columns = facts.get("feature_classes", range(values.shape[1]))
     names = [str(class_names[c] if class_names else c) for c in columns]

@@ -23,8 +23,6 @@ class Dropping:
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Each active client is lost with probability `share`, by a stream of its own."""
-        lost = {
-            k for k in downs if rng.numpy_stream(env.seed, "drop", env.round, k).random() < self.share
-        }
+        lost = {k for k in downs if rng.numpy_stream(env.seed, "drop", env.round, k).random() < self.share}
         replies = {r.client: r for r in self.inner.exchange(env, {k: d for k, d in downs.items() if k not in lost})}
         return [replies.get(k) or Reply(k, env.sizes[k], None, error="dropped out") for k in downs]

@@ -14,9 +14,8 @@ from typing import Any
 
 from fedstill.core.errors import UsageError, unknown
 
-KINDS = (
-    "table", "curves", "times", "partition", "images", "centralised", "passes", "forgetting", "features", "clusters", "weights",
-)  # fmt: skip
+RUNS = ("table", "curves", "times", "forgetting", "features", "clusters", "weights")
+KINDS = (*RUNS, "partition", "images", "centralised", "passes")
 _TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers"}
 _ROW = {"label", "method", "model", "set", "full_method", "full_set"}
 _COLUMN = {"label", "set", "full_set", "method", "methods", "metrics", "only"}
@@ -59,6 +58,8 @@ class Preset:
         method = dict(row.get("method", {"name": "fedavg"}))
         parts = [whole.get("base"), full and whole.get("full"), column.get("set"), full and column.get("full_set")]
         settings = _merged([*parts, row.get("set"), full and row.get("full_set")])
+        if "attack" not in settings:  # the rows name who is malicious; a column without an attack is a normal day
+            settings.pop("malicious", None)
         own = column.get("methods", {}).get(method["name"])
         settings["method"] = _merged([method, full and row.get("full_method"), column.get("method"), own])
         return Cell(

@@ -83,6 +83,7 @@ const charts = (() => {
       if (options.zero) y0 = Math.min(0, y0);
       if (options.limits) { y0 = Math.max(options.limits[0], y0); y1 = Math.min(options.limits[1], y1); }
       if (y1 - y0 < 1e-9) { y0 -= 0.5 * (Math.abs(y0) || 1) * 0.1; y1 += 0.5 * (Math.abs(y1) || 1) * 0.1; }
+      if (options.limits && y1 - y0 < 2) y1 = y0 + 2;  // per cent: less is noise
       const pad = (y1 - y0) * 0.05;
       y0 = options.zero && y0 >= 0 ? 0 : y0 - pad;
       y1 += pad;

@@ -1,0 +1,106 @@
+"""A student taught from noise alone (FedKF IV-D, table IV, figures 2 and 3): one teacher on all data, then no data.
+
+The teacher is a run of FedAvg with one client, so that it is resumable like any other; `rounds` counts epochs, first
+the teacher's, then the student's. The student and the generator learn from that teacher as a FedKF client does, by (5)
+and (6), but without (7): it has no samples of its own.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstill.core import record, rng
+from fedstill.core.errors import UsageError
+from fedstill.core.record import State
+from fedstill.core.value import plain
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.run import one_thread
+from fedstill.experiment.stage import Stage
+from fedstill.experiment.use import trained
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.fedkf import KnowledgeFusion
+from fedstill.parts.learner import Learner, LocalTraining, frozen
+from fedstill.parts.losses import kl
+
+
+@record.record
+class Taught:
+    """What came of it: the student's accuracy on the global test after every epoch, student and generator."""
+
+    accuracies: tuple[float, ...]
+    student: State
+    generator: State
+
+
+def teacher_plan(plan: Experiment) -> Experiment:
+    """The run that makes the teacher: FedAvg with the same optimiser, one client that has everything."""
+    if not isinstance(plan.method, KnowledgeFusion):
+        raise UsageError(f"{plan.title}: only fedkf teaches a student without data")
+    same = {f.name: getattr(plan.method, f.name) for f in fields(LocalTraining)}
+    return replace(plan, method=FedAvg(**{**same, "epochs": 1, "local_steps": None}), clients=1, active=1.0)
+
+
+def taught(plan: Experiment, teacher: Path) -> Taught:
+    """The student of the teacher in this run's folder; kept there, and not taught again."""
+    settings = json.dumps([plain(plan.method), plan.rounds], sort_keys=True)
+    file = teacher / f"student-{hashlib.sha256(settings.encode()).hexdigest()[:10]}.safetensors"
+    if file.exists():
+        kept = record.load(file)
+        assert isinstance(kept, Taught)
+        return kept
+    with one_thread():
+        made = _teach(plan, teacher)
+    record.save(file, made)
+    return made
+
+
+def _teach(plan: Experiment, path: Path) -> Taught:
+    method: Any = plan.method
+    module, ready, _ = trained(path, "active")
+    teacher: Any = frozen(module.to(ready.env.device))
+    first = ready.env.at(0, 0)
+    student = ready.env.build(None, rng.key(plan.seed, "student")).to(ready.env.device)
+    generator = method.make_generator(first).to(ready.env.device).train()
+    artist = Learner(generator, torch.optim.Adam(generator.parameters(), lr=method.generator_lr))
+    stream, steps = first.stream("noise"), math.ceil(ready.env.sizes[0] / method.batch)
+    accuracies = []
+    for epoch in range(plan.rounds):
+        learner = method.learner(ready.env.at(epoch, 0), student)
+        for _ in range(steps):
+            imagined = artist(torch.randn(method.batch, method.noise, generator=stream).to(ready.env.device))
+            features = teacher.features(imagined)
+            wisdom = teacher.head(features)
+            artist.step(method.generator_loss(first, wisdom, features, learner, imagined))  # (5)
+            learner.step(kl(wisdom.detach(), learner(imagined.detach())))  # (6)
+        accuracies.append(ready.exam.accuracy(ready.exam.correct(student)) or 0.0)
+    return Taught(tuple(accuracies), learner.weights, artist.weights)
+
+
+def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tensor, Tensor, Stage]:
+    """The mean image of every class, real and imagined (as the teacher sees them), in pixels from 0 to 1."""
+    method: Any = plan.method
+    kept = taught(plan, path)
+    module, ready, _ = trained(path, "active")
+    generator = method.make_generator(ready.env.at(0, 0))
+    generator.load_state_dict(kept.generator)
+    stream = ready.env.at(0, 0).stream("gallery")
+    with torch.no_grad(), one_thread():
+        noise = torch.split(torch.randn(samples, method.noise, generator=stream), 256)
+        imagined = torch.cat([generator.train()(z) for z in noise])  # its BatchNorm saw batches, not a running mean
+        labels = torch.cat([module.eval()(x).argmax(-1) for x in torch.split(imagined, 256)])
+    data = ready.party(0).data
+    return _means(ready, data.images(), data.y), _means(ready, imagined, labels), ready
+
+
+def _means(ready: Stage, images: Tensor, labels: Tensor) -> Tensor:
+    mean, std = (torch.tensor(v).reshape(-1, 1, 1) for v in (ready.env.mean, ready.env.std))
+    classes = range(ready.env.classes)
+    blank = torch.zeros(images.shape[1:])
+    found = [images[labels == c].mean(0) * std + mean if (labels == c).any() else blank for c in classes]
+    return torch.stack(found).clamp(0, 1)

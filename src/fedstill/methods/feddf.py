@@ -1,0 +1,164 @@
+"""FedDF (FedFusion): the server distils the ensemble of the clients' models into the average, on unlabelled samples.
+
+Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020.
+`mode = "logits"` is the form FedTKD compares with: no weights travel, every client distils the mean public logits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softmax
+
+from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.record import State, record
+from fedstill.core.value import setting
+from fedstill.data.samples import Samples
+from fedstill.methods.fedavg import Broadcast
+from fedstill.methods.logit_fusion import LogitFusion
+from fedstill.parts.architectures import SERVER, holder, kinds_of, titled
+from fedstill.parts.distil import Lesson, Patience, distil, opinions, sent, server_slots
+from fedstill.parts.gather import Everyone, Gather, Update, average
+from fedstill.parts.learner import Learner, LocalTraining
+from fedstill.parts.losses import cross_entropy
+
+
+@record
+class Fusion:
+    """The server's state: a student (and the average it started from) for each architecture, and who has which."""
+
+    students: Mapping[int, State]
+    averages: Mapping[int, State]
+    kinds: Mapping[int, int]
+    memory: Any
+    steps: Mapping[int, int]
+    """Distillation steps of the last round, by architecture."""
+
+
+@methods.register("feddf")
+@dataclass(frozen=True)
+class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
+    """Teacher: the mean of the clients' logits on proxy samples; one student for each architecture."""
+
+    paper = "Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020"
+    needs_public = True
+    one_architecture = False
+    mode: Literal["weights", "logits"] = setting("weights", doc="logits: FedTKD's form, clients send logits only")
+    distill_lr: float = setting(1e-3, gt=0, doc="Adam's rate for distillation")
+    distill_batch: int = setting(64, ge=1, doc="batch size of distillation")
+    distill_steps: int = setting(500, ge=1, doc="most steps of distillation in a round")
+    patience: int = setting(50, ge=1, doc="steps without progress on held-out proxy samples that end distillation")
+    proxy: int = setting(2000, ge=2, doc="proxy samples drawn for a round (all, where there are fewer)")
+    held_out: float = setting(0.2, gt=0, lt=1, doc="share of them held out for early stopping")
+    temperature: float = setting(1.0, gt=0, doc="t of the distillation")
+    gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        server_slots(self.gather)
+
+    @property
+    def by_logits(self) -> LogitFusion | None:
+        """The method that does the work in the logit form."""
+        if self.mode == "weights":
+            return None
+        return LogitFusion(**{f.name: getattr(self, f.name) for f in fields(LogitFusion)})
+
+    def init_server(self, env: Env) -> Any:
+        """A student for each architecture, from the seed."""
+        if self.by_logits:
+            return self.by_logits.init_server(env)
+        kinds = kinds_of(env)
+        students = {kind: env.initial(holder(kind)) for kind in sorted(set(kinds.values()))}
+        return Fusion(students, students, kinds, self.gather.init(env, env.initial()), {})
+
+    def init_client(self, env: Env) -> Any:
+        """A client keeps nothing; in the logit form, its own model."""
+        return self.by_logits.init_client(env) if self.by_logits else None
+
+    def download(self, env: Env, server: Any) -> Broadcast:
+        """The student of the client's architecture; in the logit form, the global logits."""
+        if self.by_logits:
+            return self.by_logits.download(env, server)  # type: ignore[return-value]
+        return Broadcast(server.students[server.kinds[env.client]])
+
+    def client(self, env: Env, state: Any, down: Any, data: Samples) -> tuple[Any, Update]:
+        """Local epochs from the student."""
+        if self.by_logits:
+            return self.by_logits.client(env, state, down, data)  # type: ignore[return-value]
+        learner = self.learner(env, env.module(down.weights, env.client))
+        for x, y in self.batches(env, data, learner.module):
+            learner.step(cross_entropy(learner(x), y))
+        return None, Update(learner.weights)
+
+    def server(self, env: Env, server: Any, replies: Sequence[Reply[Any]]) -> Any:
+        """Average within each architecture, then distil the ensemble of all clients into each average."""
+        if self.by_logits:
+            return self.by_logits.server(env, server, replies)
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        if not kept:
+            return server
+        lesson, exam = self.lesson(env, kept).split(env, self.held_out)
+        students, averages, steps = dict(server.students), dict(server.averages), {}
+        for kind in sorted({server.kinds[r.client] for r in kept}):
+            averages[kind] = average([r for r in kept if server.kinds[r.client] == kind])
+            module = env.module(averages[kind], holder(kind)).train()
+            student = Learner(module, torch.optim.Adam(module.parameters(), lr=self.distill_lr))
+            steps[kind] = distil(
+                env, student, lesson, batch=self.distill_batch, epochs=self.distill_steps, steps=self.distill_steps,
+                temperature=self.temperature, patience=Patience(exam, self.patience),
+            )  # fmt: skip
+            students[kind] = student.weights
+        return Fusion(students, averages, server.kinds, memory, steps)
+
+    def lesson(self, env: Env, replies: Sequence[Reply[Any]]) -> Lesson:
+        """Proxy samples of this round, and softmax of the clients' mean logits on them."""
+        chosen = torch.randperm(len(env.public), generator=env.stream("proxy"))[: self.proxy]
+        images: Tensor = env.public.images(chosen).to(env.device)
+        teachers = [(upload.weights, r.client) for r, upload in zip(replies, sent(replies), strict=True)]
+        logits = opinions(env, teachers, images).mean(0)
+        return Lesson(images, softmax(logits / self.temperature, -1))
+
+    def uploads(self) -> type:
+        """Weights, or logits."""
+        return self.by_logits.upload_type() if self.by_logits else Update
+
+    def downloads(self) -> type:
+        """Weights, or logits."""
+        return self.by_logits.download_type() if self.by_logits else Broadcast
+
+    def template(self, env: Env) -> Any:
+        """Weights of the client's architecture, or logits."""
+        return self.by_logits.template(env) if self.by_logits else Update(env.form(env.client))
+
+    def objection(self, env: Env, upload: Any) -> str | None:
+        """Logits under the wrong index are refused."""
+        return self.by_logits.objection(env, upload) if self.by_logits else None
+
+    def models(self, env: Env, server: Any) -> Mapping[str, State]:
+        """`global`, after distillation, and `average`, before it; with the client's number for other architectures."""
+        if self.by_logits:
+            return {}
+        after = {titled("global", kind): weights for kind, weights in server.students.items()}
+        before = {titled("average", kind): weights for kind, weights in server.averages.items()}
+        return {**after, **before, **self.gather.models(env, server.memory)}
+
+    def architectures(self, env: Env, server: Any) -> Mapping[str, int]:
+        """Whose architecture the models have that are not the server's."""
+        if self.by_logits:
+            return {}
+        others = [kind for kind in server.students if kind != SERVER]
+        return {titled(name, kind): kind for kind in others for name in ("global", "average")}
+
+    def own(self, env: Env, state: Any) -> State | None:
+        """The client's own model, in the logit form."""
+        return self.by_logits.own(env, state) if self.by_logits else None
+
+    def facts(self, env: Env, server: Any) -> Mapping[str, Any]:
+        """How many steps distillation took until it stopped."""
+        if self.by_logits:
+            return self.by_logits.facts(env, server)
+        told = {titled("global", kind): count for kind, count in server.steps.items()}
+        return {**self.gather.facts(env, server.memory), "distill_steps": told}

@@ -1,0 +1,144 @@
+"""A run's metrics into TensorBoard or MLflow while it goes. Both are extras, imported when they are asked for."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import UsageError
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.result import METRICS
+from fedstill.experiment.run import Watcher
+from fedstill.experiment.stage import Stage
+
+
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """A round's numbers by name: metrics of every model, bytes, seconds, and single numbers among the facts."""
+    found = {f"{model}/{metric}": scores.get(metric) for model, scores in row["models"].items() for metric in METRICS}
+    found |= {f"bytes/{way}": sum(fields.values()) for way, fields in row["bytes"].items()}
+    found |= {f"seconds/{phase}": spent for phase, spent in row["seconds"].items()}
+    found |= {f"facts/{name}": value for name, value in row.get("facts", {}).items()}
+    found["clients/missing"] = len(row.get("missing", {}))
+    return {
+        name: float(v) for name, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool) and v == v
+    }
+
+
+class Everyone(Watcher):
+    """Passes everything on to several watchers."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self.watchers = watchers
+
+    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
+        """The stage is set."""
+        for watcher in self.watchers:
+            watcher.started(experiment, stage, folder, first)
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """A round has ended."""
+        for watcher in self.watchers:
+            watcher.round(row)
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+        for watcher in self.watchers:
+            watcher.note(text)
+
+
+class Logger(Watcher):
+    """A watcher that has to be closed."""
+
+    def close(self, failed: bool) -> None:
+        """The run has ended, or failed."""
+
+
+class TensorBoard(Logger):
+    """Writes event files into the run's folder, `tensorboard/`."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UsageError("log = tensorboard: needs an extra: pip install 'fedstill[tensorboard]'") from None
+        self.make: Any = SummaryWriter
+        self.writer: Any = None
+
+    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
+        """Open the event file; rounds that are run again replace those logged before."""
+        self.writer = self.make(str((folder or Path("runs")) / "tensorboard"), purge_step=first + 1 if first else None)
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """Log the round."""
+        for name, value in scalars(row).items():
+            self.writer.add_scalar(name, value, row["round"])
+        self.writer.flush()
+
+    def close(self, failed: bool) -> None:
+        """Close the event file."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+class MLflow(Logger):
+    """Logs to wherever MLFLOW_TRACKING_URI says, else to MLflow's default."""
+
+    def __init__(self) -> None:
+        try:
+            import mlflow
+        except ImportError:
+            raise UsageError("log = mlflow: needs an extra: pip install 'fedstill[mlflow]'") from None
+        self.mlflow: Any = mlflow
+        self.open = False
+
+    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
+        """Start an MLflow run with the experiment's settings as parameters."""
+        self.mlflow.set_experiment("fedstill")
+        self.mlflow.start_run(run_name=folder.name if folder else experiment.title)
+        self.open = True
+        self.mlflow.log_params({name: str(value)[:500] for name, value in flat(experiment.plain()).items()})
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """Log the round."""
+        self.mlflow.log_metrics(scalars(row), step=row["round"])
+
+    def close(self, failed: bool) -> None:
+        """End the MLflow run."""
+        if self.open:
+            self.mlflow.end_run("FAILED" if failed else "FINISHED")
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted names.
+
+    >>> flat({"method": {"name": "fedavg", "lr": 0.1}, "rounds": 3})
+    {'method.name': 'fedavg', 'method.lr': 0.1, 'rounds': 3}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+
+
+def logged(watcher: Watcher, log: str | None) -> AbstractContextManager[Watcher]:
+    """The watcher, together with the logger asked for; closed at the end."""
+    if log is not None and log not in LOGGERS:
+        raise UsageError(f"log = {log!r}: must be one of {', '.join(LOGGERS)}")
+    return _logged(watcher, log)
+
+
+@contextmanager
+def _logged(watcher: Watcher, log: str | None) -> Iterator[Watcher]:
+    if log is None:
+        yield watcher
+        return
+    logger = LOGGERS[log]()
+    failed = True
+    try:
+        yield Everyone(watcher, logger)
+        failed = False
+    finally:
+        logger.close(failed)

@@ -1,0 +1,27 @@
+"""A result as a notebook shows it: a small table, in the colours of wherever it stands."""
+
+from html import escape
+
+from fedstill.experiment.result import Result
+from fedstill.report.tables import METRICS
+from fedstill.report.terminal import number, size
+
+
+def table(result: Result) -> str:
+    """The last round of every model, with the worst client and the best round."""
+    rows = []
+    for name in result.models:
+        last, best = result.last(name), result.best(name)
+        each = [(a, k) for k, a in enumerate(last.get("accuracy_per_client", [])) if a is not None]
+        cells = [number(last.get(metric), metric) for metric in METRICS]
+        cells += [str(min(each)[1]) if each else "–", f"{number(best['amp'])} (round {best['round']})"]
+        rows.append(f"<tr><th>{escape(name)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    sent = result.bytes()
+    place = f" · {escape(str(result.run_dir))}" if result.run_dir else ""
+    head = "".join(f"<th>{name}</th>" for name in ("model", *METRICS.values(), "worst client", "best AMP"))
+    return (
+        f"<div><b>{escape(str(result.experiment['method']['name']))}</b> on {escape(str(result.experiment['data']))}, "
+        f"seed {result.experiment['seed']}: {len(result.rows)} rounds in {result.seconds:.1f} s, "
+        f"{size(sent['down'])} down, {size(sent['up'])} up{place}<table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )

@@ -1,0 +1,160 @@
+"""The page's tables as HTML, there without JavaScript too: summary, what left a client, runs, pictures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from statistics import fmean
+from typing import Any
+
+from fedstill.report import plots, tables
+from fedstill.report.digest import Series
+from fedstill.report.terminal import size
+
+
+def section(name: str, title: str, *content: str, about: str = "") -> str:
+    """A section of the page; `about` is HTML."""
+    words = f'<p class="about">{about}</p>' if about else ""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{words}{"".join(content)}</section>'
+
+
+def table(head: Iterable[str], body: Iterable[str], left: Sequence[int] = (), kind: str = "") -> str:
+    """A table that scrolls on its own where it is wide; heads are HTML, `left` the columns set to the left."""
+    cells = (f'<th scope="col"{" class=left" if n in left else ""}>{text}</th>' for n, text in enumerate(head))
+    return framed(f"<tr>{''.join(cells)}</tr>", body, kind)
+
+
+def framed(head: str, body: Iterable[str], kind: str = "") -> str:
+    """A table from its rows."""
+    mark = f' class="{kind}"' if kind else ""
+    rows = "".join(body)
+    return f'<div class="scroll"><table{mark}><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+
+
+def cell(text: str, kind: str = "", **data: str) -> str:
+    """A cell; `data` become data- attributes, the text is HTML."""
+    marks = (f' class="{kind}"' if kind else "") + "".join(f' data-{k}="{escape(v)}"' for k, v in data.items())
+    return f"<td{marks}>{text}</td>"
+
+
+def set_back(text: str) -> str:
+    """`mean ± spread` as HTML, the spread set back."""
+    mean, sign, spread = text.partition(" ± ")
+    return escape(mean) + (f' <span class="spread">± {escape(spread)}</span>' if sign else "")
+
+
+def code(text: str, wrap: bool = False) -> str:
+    """A block of code with a button that copies it."""
+    kind = " class=wrap" if wrap else ""
+    return f'<div class="code"><pre{kind}>{escape(text)}</pre><button class="copy" type="button">copy</button></div>'
+
+
+def notes(lines: Sequence[str], most: int = 12) -> str:
+    """What the reader should know, at the top of the page."""
+    if not lines:
+        return ""
+    shown = [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
+    return f'<div class="note" role="note"><ul>{"".join(f"<li>{escape(line)}</li>" for line in shown)}</ul></div>'
+
+
+def summary(series: Sequence[Series]) -> str:
+    """A table for each chapter: methods and models down, metrics across."""
+    out = []
+    chapters = list(dict.fromkeys(line.chapter for line in series))
+    units = [f"{escape(name)}<br>{'10⁻³' if metric == 'fm' else '%'}" for metric, name in tables.METRICS.items()]
+    head = ["method", *units, "best AMP<br>%", "rounds", "seeds", "sent"]
+    for chapter in chapters:
+        inside = [line for line in series if line.chapter == chapter]
+        rows = [{**tables.summary(line.runs, line.model, line.title), "data": chapter} for line in inside]
+        name = f"<h3>{escape(chapter)}</h3>" if len(chapters) > 1 else ""
+        out.append(name + table(head, (_summary_row(rows, row, chapter) for row in rows)))
+    about = (
+        'Last round, mean ± standard deviation over seeds. <b>Best</b> is bold, <span class="second">second</span> '
+        "underlined. AMP: accuracy averaged over the clients' own tests; FM: its variance between clients; WLP: that "
+        "of the client served worst; global test: accuracy on the data set's own test part."
+    )
+    return section("summary", "Summary", *out, about=about)
+
+
+def _summary_row(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], chapter: str) -> str:
+    marks = ("", "best", "second")
+    cells = [cell(escape(row["method"]), "name")]
+    for metric in tables.METRICS:
+        shown = set_back(tables.cell(row[metric], metric))
+        cells.append(cell(shown, marks[tables.place(rows, row, metric)], metric=metric))
+    cells.append(cell(set_back(tables.cell(row["best_amp"], "amp")), metric="best_amp"))
+    cells += [cell(str(row["rounds"])), cell(str(len(row["seeds"])))]
+    cells.append(cell(f"{size(row['bytes']['up'])} ↑<br>{size(row['bytes']['down'])} ↓", metric="bytes"))
+    return f'<tr data-label="{escape(row["method"])}" data-chapter="{escape(chapter)}">{"".join(cells)}</tr>'
+
+
+def gallery(figures: Sequence[tuple[str, Any]]) -> str:
+    """A section with figures, each an image of its own inside the page."""
+    if not figures:
+        return ""
+    shown = "".join(
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f'<img class="picture" alt="{escape(title)}" src="{plots.inline(figure)}"></figure>'
+        for title, figure in figures
+    )
+    return section("pictures", "Pictures", f'<div class="grid">{shown}</div>')
+
+
+def leaves(data: Mapping[str, Any]) -> str:
+    """What left each client and what came down, field by field: as declared, and as the runs' ledger counted it."""
+    rows: dict[tuple[Any, ...], str] = {}
+    for group in data["groups"]:
+        runs = [data["runs"][i] for i in group["runs"]]
+        chapter = data["chapters"][group["chapter"]] if len(data["chapters"]) > 1 else ""
+        for way, turns, words in (("up", "answers", "left a client"), ("down", "turns", "came down")):
+            for name in dict.fromkeys(n for run in runs for n in run["fields"][way]):
+                total = fmean(run["fields"][way].get(name, 0) for run in runs)
+                each = fmean(run["fields"][way].get(name, 0) / max(1, run[turns]) for run in runs)
+                told = data["leaves"].get(group["method"], {}).get(name, "not declared") if way == "up" else ""
+                where = f' <span class="spread">{escape(chapter)}</span>' if chapter else ""
+                texts = [words, f"<code>{escape(name)}</code>", escape(told)]
+                cells = cell(escape(group["method"]) + where, "name") + "".join(cell(text, "left") for text in texts)
+                cells += cell(size(each)) + cell(size(total))
+                row = f'<tr data-way="{way}" data-field="{escape(name)}">{cells}</tr>'
+                rows.setdefault((group["method"], chapter, way, name, round(each)), row)
+    head = ["method", "direction", "field", "carries", "bytes a client and round", "in a whole run"]
+    about = (
+        "Field by field, as the method declares it and as the runs' ledger counted it. Whatever is not listed stayed "
+        "where it was."
+    )
+    return section("leaves", "What left each client", table(head, rows.values(), left=(1, 2, 3)), about=about)
+
+
+def runs(data: Mapping[str, Any], command: str) -> str:
+    """Every run: its configuration, versions, and the command that makes it again."""
+    out = [_group(data, group) for group in data["groups"]]
+    many = len(data["versions"]) > 1
+    for number, found in enumerate(data["versions"], start=1):
+        words = ", ".join(f"{name} {value}" for name, value in found.items())
+        out.append(f"<h3>Versions{f' ({number})' if many else ''}</h3><pre class=wrap>{escape(words)}</pre>")
+    if command:
+        out.append(f"<h3>This page</h3>{code(command, wrap=True)}")
+    return section("runs", "Runs, configuration, versions", *out)
+
+
+def _group(data: Mapping[str, Any], group: Mapping[str, Any]) -> str:
+    members = [data["runs"][i] for i in group["runs"]]
+    chapter = f"{data['chapters'][group['chapter']]}, " if len(data["chapters"]) > 1 else ""
+    seeds = ", ".join(str(run["seed"]) for run in members)
+    rows = (
+        "<tr>"
+        + cell(f"<code>{escape(run['name'])}</code>", "name")
+        + cell(str(run["seed"]))
+        + cell(f"{run['done']} of {run['planned']}")
+        + cell(str(run["missing"]))
+        + cell(f"{sum(run['seconds'].values()):.1f} s")
+        + "</tr>"
+        for run in members
+    )
+    return (
+        f"<details><summary>{escape(group['label'])} <span>{escape(chapter)}seed {seeds}</span></summary>"
+        + table(["folder", "seed", "rounds", "turns without answer", "time"], rows)
+        + "<h3>Make it again</h3>"
+        + code("\n".join(run["again"] for run in members), wrap=True)
+        + f"<h3>Full configuration (seed {members[0]['seed']})</h3>"
+        + code(members[0]["config"])
+        + "</details>"
+    )

@@ -1,0 +1,179 @@
+"""A live page on this machine for runs in progress. It reads the runs' folders and nothing else."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedstill.core.errors import UsageError
+from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.result import METRICS
+from fedstill.experiment.run import active
+from fedstill.experiment.rundir import RunDir
+from fedstill.report import html
+from fedstill.report.digest import finite
+from fedstill.report.tables import WRONG, find_runs
+
+RECENT = 5
+"""So many rounds say how long the next will take."""
+
+
+class Observed:
+    """A run's folder, read again only where it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = RunDir(path)
+        self.seen: tuple[int, int] = (0, 0)
+        self.rows: list[dict[str, Any]] = []
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Its experiment."""
+        return self.folder.read("experiment.json")  # type: ignore[no-any-return]
+
+    @cached_property
+    def plan(self) -> Experiment | None:
+        """Its experiment as a value, where the method is known here."""
+        try:
+            return experiment({**self.settings, "data": "mnist-5k", "public": None})
+        except WRONG:
+            return None
+
+    def refresh(self) -> None:
+        """Read the rounds that have come since."""
+        file = self.path / "metrics.jsonl"
+        if file.exists():
+            now = (file.stat().st_mtime_ns, file.stat().st_size)
+            if now != self.seen:
+                self.seen, self.rows = now, self.folder.rows()
+
+    def state(self, now: float) -> dict[str, Any]:
+        """What the page shows of it."""
+        self.refresh()
+        plan, rows = self.settings, self.rows
+        evaluated = [row for row in rows if row.get("models")]
+        models = list(evaluated[-1]["models"]) if evaluated else []
+        spent = [sum(row["seconds"].values()) for row in rows]
+        pace = fmean(spent[-RECENT:]) if spent else None
+        status = self._status(now, pace)
+        going = status in ("running", "starting")
+        return {
+            "name": str(self.path),
+            "method": plan["method"]["name"],
+            "data": plan["data"] if isinstance(plan["data"], str) else "own data",
+            "seed": plan["seed"],
+            "clients": plan["clients"],
+            "planned": plan["rounds"],
+            "done": len(rows),
+            "status": status,
+            "training": active(self.plan, len(rows)) if going and self.plan and len(rows) < plan["rounds"] else [],
+            "missing": sum(len(row.get("missing", {})) for row in rows),
+            "bytes": {way: sum(sum(row["bytes"][way].values()) for row in rows) for way in ("down", "up")},
+            "seconds": sum(spent),
+            "left": None if pace is None or not going else pace * (plan["rounds"] - len(rows)),
+            "rounds": [row["round"] for row in evaluated],
+            "models": {m: {k: [row["models"].get(m, {}).get(k) for row in evaluated] for k in METRICS} for m in models},
+            "worst": {m: _worst(evaluated[-1]["models"][m]) for m in models},
+        }
+
+    def _status(self, now: float, pace: float | None) -> str:
+        if (self.path / "result.json").exists() and len(self.rows) >= self.settings["rounds"]:
+            return "finished"
+        if (self.path / "last_error.txt").exists():
+            return "failed"
+        latest = max(
+            f.stat().st_mtime for name in ("metrics.jsonl", "experiment.json") if (f := self.path / name).exists()
+        )
+        if now - latest > 60 + 6 * (pace or 60):  # nobody tells us that a run was stopped; it just falls silent
+            return "silent"
+        return "running" if self.rows else "starting"
+
+
+def _worst(scores: Mapping[str, Any]) -> dict[str, Any] | None:
+    known = [(a, k) for k, a in enumerate(scores.get("accuracy_per_client", [])) if a is not None]
+    return {"client": min(known)[1], "accuracy": min(known)[0]} if known else None
+
+
+class Observatory:
+    """All runs at or under a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[Path, Observed] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Everything the page shows now; a run that cannot be read yet is named with the reason."""
+        runs, notes = [], []
+        for path in find_runs(self.path):
+            try:
+                runs.append(self.known.setdefault(path, Observed(path)).state(time.time()))
+            except WRONG as error:
+                self.known.pop(path, None)
+                notes.append(f"{path}: {error}")
+        if not runs and not notes:
+            notes.append(f"{self.path}: no run there yet; waiting")
+        return finite({"runs": runs, "notes": notes})  # type: ignore[no-any-return]
+
+
+def page(title: str) -> str:
+    """The live page: the report's looks, fed by the server it came from."""
+    text = html.asset("watch.html")
+    for name, part in {
+        "title": title,
+        "css": html.asset("page.css"),
+        "js": _scripts(("charts.js", "watch.js", "shell.js")),
+    }.items():
+        text = text.replace(f"{{{{{name}}}}}", part)
+    return text
+
+
+def _scripts(names: Sequence[str]) -> str:
+    return "".join(html.asset(name) for name in names)
+
+
+def server(path: Path, port: int) -> ThreadingHTTPServer:
+    """The server, on localhost only; `server_port` says where when the port was 0."""
+    if not path.is_dir():
+        raise UsageError(f"{path}: no such folder")
+    observatory, shown = Observatory(path), page(f"Runs in {path}")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.headers.get("Host", "").rsplit(":", 1)[0]
+            if name not in ("127.0.0.1", "localhost"):  # another site's name that points here gets nothing
+                self.send_error(403)
+            elif self.path == "/":
+                self._answer("text/html", shown)
+            elif self.path == "/state.json":
+                self._answer("application/json", json.dumps(observatory.state(), separators=(",", ":")))
+            else:
+                self.send_error(404)
+
+        def _answer(self, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise UsageError(f"port = {port}: {error.strerror}; choose another with --port") from None
+
+
+def serve(path: Path, port: int, announce: Callable[[str], None]) -> None:
+    """Serve until interrupted."""
+    with server(path, port) as here:
+        announce(f"http://127.0.0.1:{here.server_port}/")
+        here.serve_forever()

@@ -1,0 +1,96 @@
+"""Who is let in: keys, certificates, plain text, the hub's token."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from federation import Federation
+
+from fedstill.core.errors import FedstillError, RunError, UsageError
+
+pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def turned_away(line: Any, folder: Path) -> str:
+    """What a site says that is not let in."""
+    from fedstill.deploy.node import WarmNode
+
+    with pytest.raises(RunError) as told:
+        WarmNode(line, folder, lambda text: None).serve(lambda letter, load: b"")
+    return str(told.value)
+
+
+def test_a_site_without_a_registered_key_is_turned_away(federation: Federation, tmp_path: Path) -> None:
+    from fedstill.deploy.keys import make_key
+    from fedstill.deploy.node import Line
+
+    assert federation.ca is not None
+    key, _ = make_key(tmp_path / "stranger")
+    said = turned_away(Line(federation.address, federation.ca.read_bytes(), key), tmp_path)
+    assert "turned this site away" in said
+
+
+def test_a_hub_with_a_wrong_certificate_is_not_believed(federation: Federation, tmp_path: Path) -> None:
+    from fedstill.deploy.keys import make_certificates
+    from fedstill.deploy.node import Line
+
+    other = make_certificates(tmp_path, ["127.0.0.1"])["ca.crt"].read_bytes()
+    said = turned_away(Line(federation.address, other, federation.key("rogue")), tmp_path)
+    assert "not signed by the authority" in said
+
+
+def test_plain_text_is_refused(federation: Federation, tmp_path: Path) -> None:
+    from fedstill.deploy.node import Line
+
+    said = turned_away(Line(federation.address, insecure=True), tmp_path)
+    assert "does not take plain text" in said
+
+
+def test_control_takes_the_token(federation: Federation) -> None:
+    """Without the token nobody starts a run, reads one, or registers a key; runs' names cannot climb out."""
+    from fedstill.deploy.control import Hub
+
+    with Hub(federation.address, federation.ca, False, "guess") as stranger:
+        for ask in (stranger.runs, stranger.instance, lambda: stranger.register("x", b"")):
+            with pytest.raises(UsageError, match="token is needed"):
+                ask()
+    with federation.hub() as hub:
+        assert hub.http.get("/fedstill/runs/..%2F..%2Fetc").status_code == 400
+        assert hub.http.get("/fedstill/runs/nothing-here").status_code == 404
+        assert hub.http.get("/docs").status_code == 404
+
+
+def test_oversized_requests_are_refused(federation: Federation) -> None:
+    with federation.hub() as hub:
+        with pytest.raises(httpx.HTTPError):  # the answer 413, or the line closed before all is sent
+            hub.http.post("/v1/fleet/push-object", content=b"\0" * (65 << 20)).raise_for_status()
+
+
+def test_keys_are_not_written_over(tmp_path: Path) -> None:
+    from fedstill.deploy.keys import make_certificates, make_key
+
+    private, public = make_key(tmp_path / "site-a")
+    assert private.stat().st_mode & 0o077 == 0
+    assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    with pytest.raises(UsageError, match="not written over"):
+        make_key(tmp_path / "site-a")
+    make_certificates(tmp_path, ["hub.example"])
+    with pytest.raises(UsageError, match="not written over"):
+        make_certificates(tmp_path, ["hub.example"])
+
+
+def test_the_hub_wants_certificates_unless_told(tmp_path: Path) -> None:
+    from fedstill.deploy.hub import hub
+
+    with pytest.raises(UsageError, match="--cert is missing"):
+        hub("127.0.0.1", 1, tmp_path)
+    with pytest.raises(UsageError, match="choose one"):
+        hub("127.0.0.1", 1, tmp_path, cert=tmp_path / "x", insecure=True)
+
+
+def test_a_site_wants_a_key_unless_told(tmp_path: Path) -> None:
+    from fedstill.deploy.site import site
+
+    with pytest.raises(FedstillError, match="needs --key"):
+        site("127.0.0.1:1", "digits", tmp_path)

@@ -1,0 +1,226 @@
+"""Sites and hubs that die, and sites that send what they should not."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import LONG, SITES, Federation, waited
+
+import fedstill
+from fedstill.core import record
+from fedstill.core.record import leaves
+from fedstill.deploy.letters import Enrolled, Work
+from fedstill.deploy.worker import Worker
+from fedstill.experiment.rundir import RunDir
+
+pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+AVG = {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "model": "mlp", "seed": 4}
+KF = {"method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "noise": 8, "channels": 4}, "model": "mlp", "seed": 4}
+
+
+def after_round(number: int, do: Callable[[], Any]) -> Callable[[Any], None]:
+    """Do something, once, when a round has ended, while the next is under way."""
+    done = threading.Event()
+
+    def tell(told: Any) -> None:
+        if "row" in told and told["row"]["round"] >= number and not done.is_set():
+            done.set()
+            do()
+
+    return tell
+
+
+def slowed(name: str, data: Path, state: Path, pause: Callable[[Any], float]) -> Callable[[bytes, bytes | None], bytes]:
+    """A site that takes its time over a task."""
+    worker = Worker(name, str(data), state)
+
+    def answer(letter: bytes, load: bytes | None) -> bytes:
+        time.sleep(pause(record.loads(letter)))
+        return worker.answer(letter, load)
+
+    return answer
+
+
+def test_rogue_sites_are_refused_and_named(federation: Federation, sites_data: dict[str, Path]) -> None:
+    """Round by round: wrong shape, NaN, another run's answer, noise too large, noise of no form; the others go on.
+
+    The rogue is a fourth site. It answers exams honestly, and is in quarantine after five failures.
+    """
+    worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-rogue-worker")
+    noise = 1 << (30 if LONG.args[0] is False else 25)
+
+    def rogue(letter: bytes, load: bytes | None) -> bytes:
+        answer = record.loads(worker.answer(letter, load))
+        if not isinstance(answer, Work):
+            return record.dumps(answer)
+        weights = dict(answer.upload.weights)
+        first = next(iter(weights))
+        match answer.round:
+            case 0:
+                weights[first] = weights[first][:1]
+            case 1:
+                weights[first] = weights[first] * torch.nan
+            case 2:
+                return record.dumps(replace(answer, run="another"))
+            case 3:
+                return torch.randint(256, (noise,), dtype=torch.uint8).numpy().tobytes()
+            case _:
+                return b"no record at all"
+        return record.dumps(replace(answer, upload=replace(answer.upload, weights=weights)))
+
+    federation.join("rogue", rogue)
+    told: list[Any] = []
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 6, "quarantine": 5, "deadline": 120}, told.append)
+    federation.threads[-1][0].stop()
+    rows = RunDir.open(home).rows()
+    why = [row["missing_sites"] for row in rows]
+    assert all(set(names) == {"rogue"} for names in why)
+    for number, words in enumerate(["has shape", "not finite", "'another'", "larger than", "not a record", "quarantine"]):
+        assert words in why[number]["rogue"], why[number]
+    assert all(sorted(row["client_seconds"]) == ["1", "2", "3"] for row in rows)  # rogue sorts first
+    assert any("site rogue is in quarantine after 5 failures" in what.get("note", "") for what in told)
+
+
+def test_a_killed_site_is_missed_and_comes_back_with_its_state(
+    federation: Federation, sites_data: dict[str, Path], tmp_path: Path
+) -> None:
+    """SIGKILL between rounds 2 and 3; the training goes on without the site and, once it is back, with it.
+
+    Its generator is on its disk: had it started from a new one, the weights after its return would differ from those
+    of a simulation in which it missed the very same rounds.
+    """
+    killed: list[float] = []
+
+    def kill() -> None:
+        federation.kill("site-b")
+        killed.append(time.monotonic())
+        federation.start_site("site-b", sites_data["site-b"], wait=False)
+
+    plan = {**KF, "rounds": 40, "deadline": 30, "name": "comes-back"}
+
+    def stop_when_back(told: Any) -> None:
+        after(told)
+        if killed and "row" in told and not told["row"]["missing"] and told["row"]["round"] > gone():
+            back.append(told["row"]["round"])
+
+    def gone() -> int:
+        return max((row["round"] for row in rows_there() if row["missing"]), default=10**6)
+
+    def rows_there() -> list[Any]:
+        return RunDir(federation.folder / "hub" / "runs" / "comes-back").rows()
+
+    back: list[int] = []
+    after = after_round(2, kill)
+    home = federation.deploy(plan, stop_when_back)
+    rows = RunDir.open(home).rows()
+    missed = [row["round"] for row in rows if row["missing_sites"]]
+    assert missed, "the site was not missed"
+    assert {name for row in rows for name in row["missing_sites"]} == {"site-b"}
+    assert back, "the site did not come back"
+    assert len(rows) == 40
+    assert all(row["seconds"]["clients"] < 35 for row in rows)  # the deadline, and a little
+    same = simulated_without(plan, sites_data, {t - 1 for t in missed}, client=1)
+    there = RunDir.open(home).latest()[0]
+    assert there is not None
+    ours, theirs = dict(leaves(same)), dict(leaves(there.server))
+    assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-5
+
+
+def simulated_without(plan: Any, sites_data: dict[str, Path], missed: set[int], client: int) -> Any:
+    """The server's state of a simulation in which one client is missing in these rounds."""
+    from fedstill.core.loop import rounds
+    from fedstill.core.method import Reply
+    from fedstill.core.shelf import Room
+    from fedstill.experiment.config import experiment
+    from fedstill.experiment.stage import stage
+    from fedstill.transports import Inline
+
+    known = {k: v for k, v in plan.items() if k != "name"}
+    made = experiment({**known, "data": [str(sites_data[s]) for s in SITES], "active": 1.0})
+    ready = stage(made, Room())
+    inner = Inline(made.method, ready.party, ready.env.shelf("clients"))
+
+    class Missing:
+        states = inner.states
+
+        def exchange(self, env: Any, downs: Any) -> list[Any]:
+            there = {k: d for k, d in downs.items() if not (k == client and env.round in missed)}
+            found = {r.client: r for r in inner.exchange(env, there)}
+            return [found.get(k) or Reply(k, env.sizes[k], None, error="offline") for k in downs]
+
+    server = None
+    for done in rounds(made.method, ready.env, Missing(), lambda t: [0, 1, 2], made.rounds):
+        server = done.server
+    return server
+
+
+def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_data: dict[str, Path]) -> None:
+    """A site that sleeps through the deadline is missing; the round ends at the deadline, the next has it again."""
+    slow = slowed(
+        "rogue", sites_data["site-a"], federation.folder / "state-slow",
+        lambda letter: 8.0 if type(letter).__name__ == "Task" and letter.round == 1 else 0.0,
+    )  # fmt: skip
+    waited(lambda: not federation.threads or not federation.threads[-1][1].is_alive(), 20, "the rogue to leave")
+    federation.join("rogue", slow)
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 3, "deadline": 4})
+    federation.threads[-1][0].stop()
+    rows = RunDir.open(home).rows()
+    assert "no answer within 4 s" in rows[1]["missing_sites"]["rogue"]
+    assert 4 <= rows[1]["seconds"]["clients"] < 8
+    assert "rogue" not in rows[0]["missing_sites"]
+
+
+@LONG
+def test_a_killed_hub_loses_only_the_round_under_way(federation: Federation, sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """SIGKILL after round 2 of 5, and started again: `deploy` goes on, to the bits of an undisturbed simulation."""
+
+    def kill() -> None:
+        federation.kill("hub", signal.SIGKILL)
+        threading.Thread(target=lambda: (time.sleep(2), federation.start_hub())).start()
+
+    told: list[Any] = []
+    kills = after_round(2, kill)
+
+    def tell(what: Any) -> None:
+        told.append(what)
+        kills(what)
+
+    home = federation.deploy({**KF, "rounds": 5}, tell)
+    rows = RunDir.open(home).rows()
+    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["missing"] for row in rows] == [{}] * 5
+    assert any("restarted" in what.get("note", "") for what in told)
+    started = [what["started"]["first"] for what in told if "started" in what]
+    assert started[0] == 0
+    assert started[-1] in (2, 3)  # the hub may have finished another round before it died
+    result = fedstill.run(**KF, data=[str(sites_data[s]) for s in SITES], rounds=5, active=1.0, workers="inline", out=tmp_path, name="s")
+    there, here = RunDir.open(home).latest()[0], RunDir.open(tmp_path / "s").latest()[0]
+    assert here is not None
+    assert there is not None
+    ours, theirs = dict(leaves(here.server)), dict(leaves(there.server))
+    assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-6
+    assert rows[-1]["models"]["overall"]["amp"] == pytest.approx(result.last("overall")["amp"])
+
+
+def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """What a site tells of itself is a few numbers, whatever its data; no field is as long as its samples."""
+    import json
+
+    from fedstill.deploy.letters import FORMAT, Enrol
+    from fedstill.experiment.config import experiment
+
+    worker = Worker("site-a", str(sites_data["site-a"]), tmp_path)
+    plan = experiment({**AVG, "clients": 3}).plain()
+    letter = record.loads(worker.answer(record.dumps(Enrol("r", FORMAT, json.dumps(plan)))))
+    assert isinstance(letter, Enrolled)
+    assert (letter.samples, letter.tests) == (96, 24)
+    known = json.loads(letter.summary)
+    assert known["size"] == 120
+    assert all(len(v) <= 10 for v in known.values() if isinstance(v, list))

@@ -1,0 +1,191 @@
+"""The user's commands, end to end: what they print, what they write, how they fail."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedstill.cli import main
+from fedstill.core.method import methods
+
+SMALL = "--data digits --samples 400 --clients 6 --active 0.5 --alpha 0.5 --rounds 2 --workers inline --set epochs=1"
+RUN = f"run fedavg {SMALL}"
+
+
+def call(words: str | list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as leave:
+        main(words.split() if isinstance(words, str) else words)
+    out, err = capsys.readouterr()
+    return int(leave.value.code or 0), out, err
+
+
+@pytest.fixture
+def a_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    code, _, err = call(f"{RUN} --out {runs} --name first", capsys)
+    assert code == 0, err
+    return runs / "first"
+
+
+def test_run_prints_one_json_document_and_nothing_else(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(f"{RUN} --seed 3 --set lr=0.05 --drop 0.1 --json --out {runs}", capsys)
+    assert code == 0
+    found = json.loads(out)
+    assert (found["method"], found["data"], found["seed"], found["rounds"]) == ("fedavg", "digits", 3, 2)
+    assert found["experiment"]["method"]["lr"] == 0.05
+    assert found["experiment"]["drop"] == 0.1
+    assert set(found["models"]) == {"active", "overall"}
+    assert {"amp", "fm", "wlp", "accuracy_per_client"} <= found["models"]["active"].keys()
+    assert found["bytes"].keys() == {"down", "up"}
+    assert Path(found["run_dir"]).is_dir()
+
+
+def test_a_run_is_shown_resumed_compared_used(a_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = call(f"resume {a_run} --rounds 3", capsys)
+    assert code == 0
+    assert "overall" in out
+    assert "3 rounds in" in out
+    code, out, _ = call(f"compare {a_run} --json", capsys)
+    rows = json.loads(out)
+    assert [r["model"] for r in rows] == ["active", "overall"]
+    last = json.loads((a_run / "result.json").read_text())["models"]["active"]
+    assert rows[0]["amp"]["mean"] == last["amp"]
+    for form in ("--csv", "--markdown", "--latex", ""):
+        code, out, _ = call(f"compare {a_run} {form}", capsys)
+        assert code == 0
+        assert "fedavg" in out
+    Image.fromarray(np.full((20, 20), 200, np.uint8)).save(tmp_path / "image.png")
+    code, out, _ = call(f"predict {a_run} {tmp_path / 'image.png'} --json", capsys)
+    found = json.loads(out)
+    assert found["model"] == "overall"
+    assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    code, out, _ = call(f"export {a_run} {tmp_path / 'model.safetensors'} --model active", capsys)
+    assert code == 0
+    assert out.startswith("active → ")
+    assert (tmp_path / "model.safetensors").stat().st_size > 1000
+
+
+def test_an_exported_onnx_model_gives_the_same_logits(
+    a_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    import torch
+
+    from fedstill.experiment.use import trained
+
+    # the exporter itself warns of what it will change some day
+    script = f"from fedstill.cli import main; main(['export', {str(a_run)!r}, {str(tmp_path / 'model.onnx')!r}])"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, capture_output=True)
+    module, ready, _ = trained(a_run)
+    x = torch.randn(5, *ready.env.shape)
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    found = session.run(None, {"images": x.numpy()})[0]
+    assert np.allclose(found, module(x).detach().numpy(), atol=1e-5)
+
+
+def test_an_experiment_file_runs_as_the_same_command_would(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call("show fedavg --toml", capsys)
+    assert code == 0
+    (tmp_path / "experiment.toml").write_text(out)
+    call(f"run {tmp_path / 'experiment.toml'} {SMALL} --out {runs} --name file", capsys)
+    call(f"{RUN} --out {runs} --name words", capsys)
+    a, b = (json.loads((runs / n / "result.json").read_text())["models"] for n in ("file", "words"))
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    "kind", ["methods", "models", "data", "partitions", "gathers", "attacks", "generators", "presets"]
+)
+def test_ls_lists_every_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(f"ls {kind} --json", capsys)
+    rows = json.loads(out)
+    assert code == 0
+    assert rows
+    assert all(row["about"] for row in rows), "a line on each"
+    code, out, _ = call(f"ls {kind}", capsys)
+    assert rows[0]["name"] in out
+
+
+@pytest.mark.parametrize("name", sorted(methods))
+def test_show_says_what_leaves_a_client(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(f"show {name} --json", capsys)
+    found = json.loads(out)
+    assert code == 0
+    assert found["leaves_client"]
+    assert found["paper"]
+    assert all(s["about"] for s in found["settings"]), "every setting says what it means"
+    code, out, _ = call(f"show {name}", capsys)
+    assert "what leaves a client" in out
+
+
+def test_doctor_knows_the_embedded_data(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call("doctor --json", capsys)
+    found = json.loads(out)
+    assert code == 0
+    assert found["data"]["mnist-5k"]
+    assert found["data"]["digits"]
+    code, out, _ = call("doctor", capsys)
+    assert "mnist-5k" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        ("run fedavg --alpha 0", 2, "fedstill: alpha = 0.0: must be > 0"),
+        ("run fedavg --active 30 --clients 20", 2, "fedstill: active = 30: there are only 20 clients"),
+        ("run fedvg", 2, "fedstill: unknown method 'fedvg'; did you mean fedavg?"),
+        ("run fedavg --data minst", 2, "fedstill: unknown data set 'minst'; did you mean mnist?"),
+        ("run fedavg --data digits --model lenet6", 2, "fedstill: unknown model 'lenet6'"),
+        ("run fedavg --set lr", 2, "fedstill: --set 'lr': must be name=value"),
+        ("run fedavg --set lr=fast", 2, "fedstill: lr = 'fast': must be a number"),
+        ("run nowhere.toml", 2, "fedstill: nowhere.toml: no such file"),
+        ("resume nowhere", 2, "fedstill: nowhere: not a run"),
+        ("compare nowhere", 2, "nowhere: no such folder"),
+        ("show fedvg", 2, "fedstill: unknown name 'fedvg'"),
+        ("ls things", 2, "fedstill: unknown kind of thing 'things'"),
+        ("run fedavg --colour red", 2, "No such option"),
+    ],
+)
+def test_mistakes_are_one_line_without_a_traceback(
+    words: str,
+    code: int,
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, out, err = call(words, capsys)
+    assert found == code
+    assert line in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = call("run fedavg --alpha 0 --debug", capsys)
+    assert "Traceback" in err
+
+
+def test_a_data_file_cut_in_half_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "data.npz"
+    np.savez(file, x_train=np.zeros((60, 8, 8), np.uint8), y_train=np.arange(60) % 3)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    code, _, err = call(["run", "fedavg", "--data", str(file)], capsys)
+    assert code == 2
+    assert str(file) in err
+    assert err.count("\n") == 1
+
+
+def test_help_does_not_import_torch() -> None:
+    script = "import sys, fedstill.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "resume" in done.stdout
