@@ -15,11 +15,15 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/ready ## a .venv with everything, pinned by constraints.txt
 
-demo: $(VENV)/ready ## FedAvg against FedAvg (OCA) on real digits: a live table and a summary
-	$(BIN)/fedstill run fedavg --data mnist-5k --clients 20 --active 0.2 --alpha 0.1 --rounds 20 --seed 1 --set lr=0.05
+demo: $(VENV)/ready ## FedAvg against FedKF on real digits: live tables, a comparison, a report
+	$(BIN)/fedstill demo
 
 test: $(VENV)/ready ## every test, on all cores
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites that are killed, 1 GB of noise, every kind of method
+	$(BIN)/pip install -q -c constraints.txt -e ".[flower]"
+	FEDSTILL_DEPLOY_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/deploy --durations=10
 
 check: $(VENV)/ready ## lint, types, coverage
 	$(BIN)/ruff check src tests benchmarks
@@ -33,4 +37,4 @@ format: $(VENV)/ready ## let ruff format the code
 clean: ## remove what was built
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test test-deploy check format clean

@@ -290,7 +290,7 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
         return 1 if isinstance(error, RunError) else 2
 
 
-from fedstill import cli_deploy, cli_reports  # noqa: E402, F401 (their commands join `app`)
+from fedstill import cli_demo, cli_deploy, cli_reports  # noqa: E402, F401 (their commands join `app`)
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,6 @@
 """The commands beyond one machine: hub, keys, site, deploy. Flower and torch are imported when one of them runs."""
 
 import json
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +25,9 @@ def hub(
     port: Annotated[int, typer.Option(help="The one port for sites and for deploy.")] = 9080,
     state: Annotated[Path, typer.Option(help="The hub's folder: database, token, runs.")] = STATE,
     runs: Annotated[Path | None, typer.Option(help="Where run folders go. [STATE/runs]")] = None,
-    public: Annotated[str | None, typer.Option(help="Where this machine has the public set, if not by the experiment's name.")] = None,
+    public: Annotated[
+        str | None, typer.Option(help="Where this machine has the public set, if not by the experiment's name.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Run the hub: sites connect to it, `fedstill deploy` starts runs on it."""
@@ -51,7 +52,9 @@ def _allow(state: Path, allow: list[Path]) -> None:
     from fedstill.deploy.keys import read_public
 
     known = json.loads((home / "hub.json").read_text())
-    with Hub(known["address"], known["ca"] and Path(known["ca"]), known["ca"] is None, (home / "token").read_text()) as there:
+    with Hub(
+        known["address"], known["ca"] and Path(known["ca"]), known["ca"] is None, (home / "token").read_text()
+    ) as there:
         for file in allow:
             print(there.register(file.stem, read_public(file)))
 
@@ -59,7 +62,9 @@ def _allow(state: Path, allow: list[Path]) -> None:
 @app.command()
 def keys(
     name: Annotated[Path | None, typer.Argument(help="The site's name: makes NAME (private) and NAME.pub.")] = None,
-    hub: Annotated[str | None, typer.Option(help="Host names and addresses, comma-separated: certificates for a hub.")] = None,
+    hub: Annotated[
+        str | None, typer.Option(help="Host names and addresses, comma-separated: certificates for a hub.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("."),
     debug: Debug = False,
 ) -> None:
@@ -79,7 +84,12 @@ def keys(
         print(f"{public}: goes to the hub (fedstill hub --allow {public})")
     else:
         for what, file in made.make_certificates(out, str(hub).split(",")).items():
-            use = {"ca.crt": "give it to every site", "ca.key": "keep it off line", "server.key": "hub --key", "server.pem": "hub --cert"}
+            use = {
+                "ca.crt": "give it to every site",
+                "ca.key": "keep it off line",
+                "server.key": "hub --key",
+                "server.pem": "hub --cert",
+            }
             print(f"{file}: {use[what]}")
 
 
@@ -119,7 +129,9 @@ def deploy(
     hub: Annotated[str, typer.Option(help="The hub's host:port.")],
     sites: Annotated[int | None, typer.Option(help="Number of sites to wait for. [the experiment's clients]")] = None,
     name: Annotated[str | None, typer.Option(help="The run's name. [the file's or method's]")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")
+    ] = None,
     ca: Ca = None,
     insecure: Insecure = False,
     token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
@@ -162,8 +174,18 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
             there.stop(known.id)
         print(f"run {run} is stopped; `fedstill deploy` goes on with it from its last checkpoint")
     elif status:
-        rows = [json.loads(line.split(" ", 1)[1])["row"] for line in there.lines(known.id) if '{"row":' in line] if known.over else []
-        found = {"run": run, "status": known.status, "result": known.result, "details": known.details, "rounds": len(rows)}
+        rows = (
+            [json.loads(line.split(" ", 1)[1])["row"] for line in there.lines(known.id) if '{"row":' in line]
+            if known.over
+            else []
+        )
+        found = {
+            "run": run,
+            "status": known.status,
+            "result": known.result,
+            "details": known.details,
+            "rounds": len(rows),
+        }
         print(json.dumps(found) if as_json else f"run {run}: {known.status} {known.result} {known.details}".rstrip())
     else:
         for line in there.lines(known.id):
@@ -171,7 +193,15 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
 
 
 def _deploy(
-    there: Any, run: str, what: str, sites: int | None, settings: list[str], wait: float, patience: float, out: Path, as_json: bool
+    there: Any,
+    run: str,
+    what: str,
+    sites: int | None,
+    settings: list[str],
+    wait: float,
+    patience: float,
+    out: Path,
+    as_json: bool,
 ) -> None:
     from fedstill.cli import _finish, apply_settings
     from fedstill.deploy.control import deploy as follow
@@ -180,7 +210,7 @@ def _deploy(
     from fedstill.experiment.result import Result
     from fedstill.report.terminal import Live
 
-    plan = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
     if sites is not None:
         plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
     apply_settings(plan, settings)

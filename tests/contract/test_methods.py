@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import same_bits, small_experiment, small_method
+from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.loop import Party, rounds
 from fedstill.core.method import Method, Reply, methods

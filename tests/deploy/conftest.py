@@ -37,7 +37,7 @@ def sites_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.npz" for name in cuts}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory, sites_data: dict[str, Path]) -> Iterator[Federation]:
     """A hub with certificates and keys, and three sites."""
     made = Federation(tmp_path_factory.mktemp("federation"))

@@ -1,5 +1,6 @@
-"""A real hub and real sites on this machine's loopback; every process is gone at the end, also of a test that failed."""
+"""A real hub and real sites on this machine's loopback; every process is gone at the end, also after a failure."""
 
+import contextlib
 import os
 import secrets
 import signal
@@ -80,7 +81,9 @@ class Federation:
         else:
             words = ["--insecure"]
         before = self.log("hub").count("hub ready") if (self.folder / "hub.log").exists() else 0
-        self.run("hub", "hub", "--host", "127.0.0.1", "--port", str(self.port), "--state", str(self.folder / "hub"), *words)
+        self.run(
+            "hub", "hub", "--host", "127.0.0.1", "--port", str(self.port), "--state", str(self.folder / "hub"), *words
+        )
         self.until_logged("hub", "hub ready", before + 1)
 
     def until_logged(self, name: str, text: str, times: int = 1, seconds: float = STARTS) -> None:
@@ -103,18 +106,25 @@ class Federation:
         """A site in this process that answers as it likes."""
         from fedstill.deploy.node import Line, WarmNode
 
-        line = Line(self.address, self.ca and self.ca.read_bytes(), self.key(name) if self.secure else None, not self.secure)
+        line = Line(
+            self.address, self.ca and self.ca.read_bytes(), self.key(name) if self.secure else None, not self.secure
+        )
         node = WarmNode(line, self.folder / f"state-{name}", lambda text: None)
         thread = threading.Thread(target=node.serve, args=(answer,), daemon=True)
         thread.start()
         self.threads.append((node, thread))
 
+    def leave(self) -> None:
+        """The sites in this process say good-bye."""
+        for node, thread in self.threads:
+            node.stop()
+            thread.join(20)
+        self.threads = []
+
     def kill(self, name: str, sign: int = signal.SIGKILL) -> None:
         process = self.processes.pop(name)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            pass
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
@@ -126,7 +136,9 @@ class Federation:
 
         return Hub(self.address, self.ca, not self.secure, (self.folder / "hub" / "token").read_text())
 
-    def deploy(self, settings: Mapping[str, Any], tell: Callable[[Any], None] | None = None, wait: float = 60.0) -> Path:
+    def deploy(
+        self, settings: Mapping[str, Any], tell: Callable[[Any], None] | None = None, wait: float = 60.0
+    ) -> Path:
         """Deploy under a fresh name (or `name`), and return the run's folder at home."""
         from fedstill.deploy.control import deploy
         from fedstill.deploy.setting import deployable

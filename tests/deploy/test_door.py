@@ -62,9 +62,9 @@ def test_control_takes_the_token(federation: Federation) -> None:
 
 
 def test_oversized_requests_are_refused(federation: Federation) -> None:
-    with federation.hub() as hub:
-        with pytest.raises(httpx.HTTPError):  # the answer 413, or the line closed before all is sent
-            hub.http.post("/v1/fleet/push-object", content=b"\0" * (65 << 20)).raise_for_status()
+    noise = b"\0" * (65 << 20)
+    with federation.hub() as hub, pytest.raises(httpx.HTTPError):  # 413, or the line is closed before all is sent
+        hub.http.post("/v1/fleet/push-object", content=noise).raise_for_status()
 
 
 def test_keys_are_not_written_over(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["fedavg", pytest.param("fedkf", marks=LONG), "fedtkd", pytest.param("dafkd", marks=LONG)])
+@pytest.mark.parametrize(
+    "name", ["fedavg", pytest.param("fedkf", marks=LONG), "fedtkd", pytest.param("dafkd", marks=LONG)]
+)
 def test_the_deployed_model_is_the_simulated_one(
     name: str, federation: Federation, sites_data: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -32,7 +34,11 @@ def test_the_deployed_model_is_the_simulated_one(
     if "public" in plan:
         plan["public"] = str(sites_data["public"])
     simulated = fedstill.run(
-        **{**plan, "data": [str(sites_data[s]) for s in SITES]}, active=1.0, workers="inline", out=tmp_path, name="simulated"
+        **{**plan, "data": [str(sites_data[s]) for s in SITES]},
+        active=1.0,
+        workers="inline",
+        out=tmp_path,
+        name="simulated",
     )
     home = federation.deploy({**plan, "name": f"same-{name}"})
     here, there = (RunDir.open(path).latest()[0] for path in (tmp_path / "simulated", home))
@@ -59,7 +65,14 @@ def test_the_command_brings_the_run_home(federation: Federation, tmp_path: Path)
     """`fedstill deploy` prints the result; its folder serves `fedstill export`; --status says it is over."""
     toml = tmp_path / "plan.toml"
     toml.write_text('rounds = 2\nactive = 1.0\nclients = 3\nmodel = "mlp"\n[method]\nname = "fedavg"\nepochs = 1\n')
-    line = ["--hub", federation.address, "--ca", str(federation.ca), "--token", str(federation.folder / "hub" / "token")]
+    line = [
+        "--hub",
+        federation.address,
+        "--ca",
+        str(federation.ca),
+        "--token",
+        str(federation.folder / "hub" / "token"),
+    ]
 
     def fedstill_says(*words: str) -> str:
         made = subprocess.run(

@@ -1,5 +1,6 @@
 """Sites and hubs that die, and sites that send what they should not."""
 
+import os
 import signal
 import threading
 import time
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from federation import LONG, SITES, Federation, waited
+from federation import LONG, SITES, Federation
 
 import fedstill
 from fedstill.core import record
 from fedstill.core.record import leaves
-from fedstill.deploy.letters import Enrolled, Work
+from fedstill.deploy.letters import Enrolled, Exam, Task, Work
 from fedstill.deploy.worker import Worker
 from fedstill.experiment.rundir import RunDir
 
@@ -78,62 +79,63 @@ def test_rogue_sites_are_refused_and_named(federation: Federation, sites_data: d
     federation.join("rogue", rogue)
     told: list[Any] = []
     home = federation.deploy({**AVG, "clients": 4, "rounds": 6, "quarantine": 5, "deadline": 120}, told.append)
-    federation.threads[-1][0].stop()
+    federation.leave()
     rows = RunDir.open(home).rows()
     why = [row["missing_sites"] for row in rows]
     assert all(set(names) == {"rogue"} for names in why)
-    for number, words in enumerate(["has shape", "not finite", "'another'", "larger than", "not a record", "quarantine"]):
+    for number, words in enumerate(
+        ["has shape", "not finite", "'another'", "larger than", "not a record", "quarantine"]
+    ):
         assert words in why[number]["rogue"], why[number]
     assert all(sorted(row["client_seconds"]) == ["1", "2", "3"] for row in rows)  # rogue sorts first
     assert any("site rogue is in quarantine after 5 failures" in what.get("note", "") for what in told)
 
 
+@LONG
 def test_a_killed_site_is_missed_and_comes_back_with_its_state(
-    federation: Federation, sites_data: dict[str, Path], tmp_path: Path
+    federation: Federation, sites_data: dict[str, Path]
 ) -> None:
-    """SIGKILL between rounds 2 and 3; the training goes on without the site and, once it is back, with it.
+    """SIGKILL in the middle of round 3: the round ends without the site, round 4 too, round 5 has it again.
 
-    Its generator is on its disk: had it started from a new one, the weights after its return would differ from those
-    of a simulation in which it missed the very same rounds.
+    A fourth site makes it sure: it freezes the other before round 3, kills it in that round, and holds round 4 until it
+    is connected again. The generator of the killed site is on its disk: had it started from a new one, the weights
+    after its return would differ from those of a simulation in which it missed the very same rounds.
     """
-    killed: list[float] = []
+    back, process = threading.Event(), federation.processes["site-b"]
+    worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
 
-    def kill() -> None:
-        federation.kill("site-b")
-        killed.append(time.monotonic())
-        federation.start_site("site-b", sites_data["site-b"], wait=False)
+    def gate(letter: bytes, load: bytes | None) -> bytes:
+        match record.loads(letter):
+            case Exam(round=1):
+                time.sleep(3)  # by now the other has answered
+                os.kill(process.pid, signal.SIGSTOP)
+            case Task(round=2):
+                federation.kill("site-b")
+            case Task(round=3):
+                assert back.wait(90)
+        return worker.answer(letter, load)
 
-    plan = {**KF, "rounds": 40, "deadline": 30, "name": "comes-back"}
+    def tell(told: Any) -> None:
+        if "row" in told and told["row"]["round"] == 3:
+            federation.start_site("site-b", sites_data["site-b"])
+            back.set()
 
-    def stop_when_back(told: Any) -> None:
-        after(told)
-        if killed and "row" in told and not told["row"]["missing"] and told["row"]["round"] > gone():
-            back.append(told["row"]["round"])
-
-    def gone() -> int:
-        return max((row["round"] for row in rows_there() if row["missing"]), default=10**6)
-
-    def rows_there() -> list[Any]:
-        return RunDir(federation.folder / "hub" / "runs" / "comes-back").rows()
-
-    back: list[int] = []
-    after = after_round(2, kill)
-    home = federation.deploy(plan, stop_when_back)
+    federation.join("rogue", gate)
+    plan = {**KF, "clients": 4, "rounds": 5, "deadline": 100, "name": "comes-back"}
+    home = federation.deploy(plan, tell)
+    federation.leave()
     rows = RunDir.open(home).rows()
-    missed = [row["round"] for row in rows if row["missing_sites"]]
-    assert missed, "the site was not missed"
-    assert {name for row in rows for name in row["missing_sites"]} == {"site-b"}
-    assert back, "the site did not come back"
-    assert len(rows) == 40
-    assert all(row["seconds"]["clients"] < 35 for row in rows)  # the deadline, and a little
-    same = simulated_without(plan, sites_data, {t - 1 for t in missed}, client=1)
+    assert [list(row["missing_sites"]) for row in rows] == [[], [], ["site-b"], ["site-b"], []]
+    assert "offline since the middle" in rows[2]["missing_sites"]["site-b"]
+    assert rows[2]["seconds"]["clients"] < 60  # signs of life are missed long before the deadline
+    same = simulated_without(plan, [sites_data[n] for n in ("site-a", *SITES)], {2, 3}, client=2)
     there = RunDir.open(home).latest()[0]
     assert there is not None
     ours, theirs = dict(leaves(same)), dict(leaves(there.server))
     assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-5
 
 
-def simulated_without(plan: Any, sites_data: dict[str, Path], missed: set[int], client: int) -> Any:
+def simulated_without(plan: Any, data: list[Path], missed: set[int], client: int) -> Any:
     """The server's state of a simulation in which one client is missing in these rounds."""
     from fedstill.core.loop import rounds
     from fedstill.core.method import Reply
@@ -143,7 +145,7 @@ def simulated_without(plan: Any, sites_data: dict[str, Path], missed: set[int], 
     from fedstill.transports import Inline
 
     known = {k: v for k, v in plan.items() if k != "name"}
-    made = experiment({**known, "data": [str(sites_data[s]) for s in SITES], "active": 1.0})
+    made = experiment({**known, "data": [str(path) for path in data], "active": 1.0})
     ready = stage(made, Room())
     inner = Inline(made.method, ready.party, ready.env.shelf("clients"))
 
@@ -156,21 +158,21 @@ def simulated_without(plan: Any, sites_data: dict[str, Path], missed: set[int], 
             return [found.get(k) or Reply(k, env.sizes[k], None, error="offline") for k in downs]
 
     server = None
-    for done in rounds(made.method, ready.env, Missing(), lambda t: [0, 1, 2], made.rounds):
+    for done in rounds(made.method, ready.env, Missing(), lambda t: list(range(made.clients)), made.rounds):
         server = done.server
     return server
 
 
+@LONG
 def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_data: dict[str, Path]) -> None:
     """A site that sleeps through the deadline is missing; the round ends at the deadline, the next has it again."""
     slow = slowed(
         "rogue", sites_data["site-a"], federation.folder / "state-slow",
         lambda letter: 8.0 if type(letter).__name__ == "Task" and letter.round == 1 else 0.0,
     )  # fmt: skip
-    waited(lambda: not federation.threads or not federation.threads[-1][1].is_alive(), 20, "the rogue to leave")
     federation.join("rogue", slow)
     home = federation.deploy({**AVG, "clients": 4, "rounds": 3, "deadline": 4})
-    federation.threads[-1][0].stop()
+    federation.leave()
     rows = RunDir.open(home).rows()
     assert "no answer within 4 s" in rows[1]["missing_sites"]["rogue"]
     assert 4 <= rows[1]["seconds"]["clients"] < 8
@@ -178,7 +180,9 @@ def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_d
 
 
 @LONG
-def test_a_killed_hub_loses_only_the_round_under_way(federation: Federation, sites_data: dict[str, Path], tmp_path: Path) -> None:
+def test_a_killed_hub_loses_only_the_round_under_way(
+    federation: Federation, sites_data: dict[str, Path], tmp_path: Path
+) -> None:
     """SIGKILL after round 2 of 5, and started again: `deploy` goes on, to the bits of an undisturbed simulation."""
 
     def kill() -> None:
@@ -200,7 +204,9 @@ def test_a_killed_hub_loses_only_the_round_under_way(federation: Federation, sit
     started = [what["started"]["first"] for what in told if "started" in what]
     assert started[0] == 0
     assert started[-1] in (2, 3)  # the hub may have finished another round before it died
-    result = fedstill.run(**KF, data=[str(sites_data[s]) for s in SITES], rounds=5, active=1.0, workers="inline", out=tmp_path, name="s")
+    result = fedstill.run(
+        **KF, data=[str(sites_data[s]) for s in SITES], rounds=5, active=1.0, workers="inline", out=tmp_path, name="s"
+    )
     there, here = RunDir.open(home).latest()[0], RunDir.open(tmp_path / "s").latest()[0]
     assert here is not None
     assert there is not None

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import small_method
+from smallest import small_method
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 
 from fedstill.core.shelf import Room
 from fedstill.data import Samples

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import same_bits, small_experiment, small_method
+from smallest import same_bits, small_experiment, small_method
 
 import fedstill as fs
 from fedstill.core import record
@@ -39,7 +39,7 @@ class Notes(Watcher):
 KILLED = """
 import functools, os, signal, sys
 import fedstill.methods.fedkf as fedkf
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 from fedstill.experiment.run import start
 first = fedkf.KnowledgeFusion.client
 @functools.wraps(first)

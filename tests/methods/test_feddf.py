@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import same_bits, small_experiment, small_method
+from smallest import same_bits, small_experiment, small_method
 from torch import nn
 
 from fedstill.core.errors import UsageError

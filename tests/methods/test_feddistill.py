@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import small_experiment
+from smallest import small_experiment
 from torch import tensor
 
 from fedstill.experiment.run import start

@@ -4,16 +4,16 @@ from math import log
 
 import pytest
 import torch
-from conftest import same_bits, small_experiment
+from smallest import same_bits, small_experiment
 
 from fedstill.core.errors import UsageError
-from fedstill.core.method import Reply
 from fedstill.core.shelf import Room
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedDistillPlus
 from fedstill.methods.fedavg import Broadcast
-from fedstill.methods.feddistill_plus import MeanLogits, MeanLogitsAndWeights, Shared
+from fedstill.methods.feddistill_plus import MeanLogitsAndWeights, Shared, fused
+from fedstill.methods.fedhe import ClassWisdom, MeanLogits
 from fedstill.parts.gather import Remember
 from fedstill.parts.learner import predict
 from fedstill.parts.robust import Krum
@@ -31,16 +31,13 @@ def test_the_loss_by_hand():
 
 def test_the_server_averages_over_the_clients_that_have_a_class():
     """Class 0: (1,0) and (3,0) make (2,0). Class 1: only the second has it. Class 2: nobody has it, the old stays."""
-    method = FedDistillPlus(share_weights=False)
     old = torch.tensor([[7.0, 7.0, 7.0]] * 3)
     first = MeanLogits(torch.diag(torch.tensor([1.0, 0, 0])), torch.tensor([True, False, False]))
     second = MeanLogits(torch.diag(torch.tensor([3.0, 4.0, 0])), torch.tensor([True, True, False]))
-    replies = [Reply(0, 5, first), Reply(1, 9, second)]
-    made = method.server(None, Shared(old, torch.tensor([False, False, True]), None, None), replies)
+    made = fused(ClassWisdom(old, torch.tensor([False, False, True])), [first, second])
     assert made.logits.tolist() == [[2, 0, 0], [0, 4, 0], [7, 7, 7]]
     assert made.known.tolist() == [True, True, True]
-    fresh = method.server(None, Shared(old, torch.zeros(3).bool(), None, None), replies)
-    assert fresh.known.tolist() == [True, True, False]
+    assert fused(ClassWisdom(old, torch.zeros(3).bool()), [first, second]).known.tolist() == [True, True, False]
 
 
 def test_a_client_sends_the_mean_logits_of_its_classes():
@@ -65,7 +62,7 @@ def test_without_distillation_it_is_fedavg_to_the_bit():
     ready = stage(small_experiment(method), Room())
     env, data = ready.env.at(1, 2), ready.party(2).data
     server = method.init_server(env.at(0))
-    server = Shared(server.logits, ~server.known, server.weights, server.memory)
+    server = Shared(ClassWisdom(server.wisdom.logits, ~server.wisdom.known), server.weights, server.memory)
     _, upload = method.client(env, method.init_client(env), method.download(env, server), data)
     _, expected = plain.client(env, None, Broadcast(server.weights), data)
     assert same_bits(upload.weights, expected.weights)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import same_bits, small_experiment
+from smallest import same_bits, small_experiment
 
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Room

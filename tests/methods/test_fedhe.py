@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import small_experiment
+from smallest import small_experiment
 from torch import tensor
 
 from fedstill.core.method import Reply

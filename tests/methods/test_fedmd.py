@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import small_experiment
+from smallest import small_experiment
 from torch import nn, tensor
 
 from fedstill.core.method import Reply

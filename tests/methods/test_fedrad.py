@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import same_bits, small_experiment
+from smallest import same_bits, small_experiment
 from torch import nn
 
 from fedstill.core.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import small_experiment
+from smallest import small_experiment
 from torch import nn, tensor
 
 from fedstill.core.errors import UsageError

@@ -1,7 +1,7 @@
 """MOON: μ = 0, the first turn, and a step by hand."""
 
 import torch
-from conftest import same_bits, small_experiment
+from smallest import same_bits, small_experiment
 
 from fedstill.core.shelf import Room
 from fedstill.experiment.run import start

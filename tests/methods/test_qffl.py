@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply

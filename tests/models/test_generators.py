@@ -114,8 +114,8 @@ def test_light_is_a_small_share_of_dafl(channels: int, share: int) -> None:
     assert multiply_adds(dafl, z) / multiply_adds(light, z) == pytest.approx(share, rel=0.03)
 
 
-def test_light_has_64_channels_unless_told() -> None:
-    assert build_generator("light", (1, 28, 28), 10, [0.0], [1.0]).body[0].small == (64, 7, 7)
+def test_light_has_16_channels_unless_told() -> None:
+    assert build_generator("light", (1, 28, 28), 10, [0.0], [1.0]).body[0].small == (16, 7, 7)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import same_bits, small_experiment, small_method
+from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Room

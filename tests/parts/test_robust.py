@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 from torch import tensor
 
 from fedstill.core.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chromium import dom, needs_browser, with_script
-from conftest import rows
+from looked_at import comparison, rows  # noqa: F401 (a fixture)
 
 from fedstill.report import html
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.metrics import domain_correlation

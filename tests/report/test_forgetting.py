@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from conftest import rows
+from looked_at import comparison, rows  # noqa: F401 (a fixture)
 
 from fedstill.core.errors import UsageError
 from fedstill.report import html

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import small_experiment, small_method
+from smallest import small_experiment, small_method
 
 from fedstill.core.errors import RunError
 from fedstill.core.loop import Party

@@ -97,7 +97,8 @@ class Reply(Generic[U_co]):
 
     client: int
     samples: int
-    upload: U_co | None
+    upload: U_co
+    """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
     seconds: float = 0.0
 

@@ -16,9 +16,10 @@ it checks itself when it is made, and it can be built from (and turned into) the
 
 import dataclasses
 import math
+import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -27,11 +28,11 @@ from fedstill.core.registry import Registry
 
 V = TypeVar("V")
 
-_BOUNDS = {
-    "gt": (lambda x, b: x > b, ">"),
-    "ge": (lambda x, b: x >= b, "≥"),
-    "lt": (lambda x, b: x < b, "<"),
-    "le": (lambda x, b: x <= b, "≤"),
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "gt": (operator.gt, ">"),
+    "ge": (operator.ge, "≥"),
+    "lt": (operator.lt, "<"),
+    "le": (operator.le, "≤"),
 }
 
 
@@ -124,7 +125,7 @@ def build_named(base: type[V], spec: Any) -> V:
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     if "name" not in settings:
         raise UsageError(f"{', '.join(settings)}: the {registry.kind} needs a name; known: {', '.join(registry)}")
-    cls = registry[settings.pop("name")]
+    cls: type[V] = registry[settings.pop("name")]
     return build(cls, settings)
 
 

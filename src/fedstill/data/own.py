@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from fedstill.data.files import read_npz
 from fedstill.data.partition import local_split
 from fedstill.data.samples import Dataset, Samples
 from fedstill.data.sources import Spec, load
+
+
+Indices = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +72,12 @@ def _from_arrays(found: arrays.Arrays, where: str) -> Own:
     return Own(train, test, tuple(map(str, range(highest + 1))))
 
 
-def pool_own(parties: Sequence[Own], name: str) -> tuple[Dataset, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+def pool_own(parties: Sequence[Own], name: str) -> tuple[Dataset, tuple[Indices, ...], tuple[Indices, ...]]:
     """Parties with shared classes and normalisation as one data set, and the indices of each one's train and test."""
-    pieces, train, test, at = [], [], [], 0
+    pieces: list[Samples] = []
+    train: list[Indices] = []
+    test: list[Indices] = []
+    at = 0
     for party in parties:
         for part, indices in ((party.train, train), (party.test, test)):
             size = 0 if part is None else len(part)

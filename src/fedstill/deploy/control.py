@@ -80,7 +80,10 @@ class Hub:
         except OSError as error:
             raise UsageError(f"--ca {ca}: {error.strerror}") from None
         self.control = ControlHttpClient.from_server_address(
-            address, insecure, root, interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Pass(token)]
+            address,
+            insecure,
+            root,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Pass(token)],
         )
         verify: Any = True
         if root is not None:
@@ -116,7 +119,7 @@ class Hub:
         import hashlib
 
         content, _ = build_fab_from_files({"pyproject.toml": PROJECT.encode()})
-        order = {"run": run, "experiment": json.dumps(experiment), "wait": float(wait)}
+        order: Any = {"run": run, "experiment": json.dumps(experiment), "wait": float(wait)}
         request = StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {})),
             override_config=user_config_to_proto(order),
@@ -130,14 +133,13 @@ class Hub:
         """The hub's runs, the newest first."""
         request = ListRunsRequest(limit=100) if run_id is None else ListRunsRequest(run_id=run_id)
         found = self._call(lambda: self.control.ListRuns(request))
-        known = [
+        return [
             Known(
                 r.run_id, str(user_config_from_proto(r.override_config).get("run", "")), r.status.status,
                 r.status.sub_status, r.status.details,
             )
             for r in sorted(found.run_dict.values(), key=lambda r: r.pending_at, reverse=True)
         ]  # fmt: skip
-        return known
 
     def last(self, run: str) -> Known | None:
         """The newest of the hub's runs with this name."""
@@ -166,7 +168,9 @@ class Hub:
         target = out / run
         mine = target / "setting.json"
         if target.exists() and not mine.exists():
-            raise UsageError(f"{target}: is there already and no copy of a deployed run; choose another --name or --out")
+            raise UsageError(
+                f"{target}: is there already and no copy of a deployed run; choose another --name or --out"
+            )
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-") as draft:
             file = Path(draft) / "run.tar"
@@ -193,7 +197,9 @@ class Hub:
         except httpx.TransportError as error:
             text = str(error)
             if "certificate verify failed" in text.lower() or "CERTIFICATE_VERIFY_FAILED" in text:
-                raise UsageError(f"{self.address}: its certificate is not signed by the authority of --ca ({text})") from None
+                raise UsageError(
+                    f"{self.address}: its certificate is not signed by the authority of --ca ({text})"
+                ) from None
             raise Unreachable(f"{self.address}: no answer ({text or type(error).__name__})") from None
         except httpx.HTTPStatusError as error:
             raise _told(self.address, error) from None

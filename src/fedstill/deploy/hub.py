@@ -48,7 +48,9 @@ class Guard:
         headers = dict(scope["headers"])
         known = hmac.compare_digest(headers.get(TOKEN, b""), self.token)
         local = (scope.get("client") or ("",))[0] in ("127.0.0.1", "::1", (scope.get("server") or ("",))[0])
-        if int(headers.get(b"content-length", b"0") or 0) > LARGEST or b"chunked" in headers.get(b"transfer-encoding", b""):
+        if int(headers.get(b"content-length", b"0") or 0) > LARGEST or b"chunked" in headers.get(
+            b"transfer-encoding", b""
+        ):
             await _say(send, 413, {"detail": f"requests may have {LARGEST >> 20} MiB, and say how long they are"})
         elif path.startswith("/v1/fleet/") or (path.startswith("/v1/runtime/") and local):
             await self.app(scope, receive, send)
@@ -114,7 +116,9 @@ def hub(
     if not insecure:
         for option, file in files.items():
             if file is None:
-                raise UsageError(f"{option} is missing (fedstill keys --hub makes certificates); --insecure only if you mean it")
+                raise UsageError(
+                    f"{option} is missing (fedstill keys --hub makes certificates); --insecure only if you mean it"
+                )
             if not file.exists():
                 raise UsageError(f"{option} {file}: no such file")
     if insecure and allow:

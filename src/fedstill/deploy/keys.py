@@ -11,7 +11,7 @@ YEARS = 2
 
 
 def make_key(path: Path) -> tuple[Path, Path]:
-    """A site's key pair (elliptic curve P-384, OpenSSH's format): `path`, readable by its owner alone, and `path`.pub."""
+    """A site's key pair (elliptic curve P-384, OpenSSH's format): `path`, for its owner alone, and `path`.pub."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 

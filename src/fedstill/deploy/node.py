@@ -5,6 +5,7 @@ the code that the hub sends. This one keeps data and models in memory, looks sev
 anything that came over the network: of the hub's app it does not even fetch the bundle.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -136,10 +137,8 @@ class WarmNode:
         finally:
             beat.stopped.set()
             if self.stopped.is_set():
-                try:
+                with contextlib.suppress(httpx.HTTPError):
                     client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
-                except httpx.HTTPError:
-                    pass
 
     def _look(self, client: FleetHttpClient, node: Node, answer: Answer) -> bool:
         """Take a letter and answer it; False when there is none."""
@@ -239,7 +238,9 @@ def _final(error: Exception, line: Line) -> None:
     if isinstance(error, httpx.RemoteProtocolError) and line.insecure:
         raise RunError(f"{line.address}: the hub does not take plain text; leave out --insecure") from None
     if isinstance(error, httpx.HTTPStatusError) and line.insecure and error.response.status_code in (401, 403):
-        raise RunError(f"{line.address}: the hub takes sites with a registered key only ({_body(error)[:200]})") from None
+        raise RunError(
+            f"{line.address}: the hub takes sites with a registered key only ({_body(error)[:200]})"
+        ) from None
 
 
 def _body(error: httpx.HTTPStatusError) -> str:

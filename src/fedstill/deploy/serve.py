@@ -18,15 +18,17 @@ from fedstill.deploy.setting import Setting, checksum, deployable, public_set, s
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.metrics import amp, fm, wlp
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.run import Watcher, drive, one_thread, row_of
+from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage
 from fedstill.transports.flower import FlowerTransport, Post, Roster
 
 Say = Callable[[Mapping[str, Any]], None]
 
 
-def serve(post: Post, run: str, settings: Mapping[str, Any], runs: Path, public: str | None, wait: float, say: Say) -> Result:
+def serve(
+    post: Post, run: str, settings: Mapping[str, Any], runs: Path, public: str | None, wait: float, say: Say
+) -> Result:
     """Run an experiment over the sites that are there, or go on with it from its last checkpoint."""
     folder = runs / checked_name("run", run)
     with _alone(folder), one_thread():
@@ -52,7 +54,7 @@ def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
     for key in sorted((before.keys() | now.keys()) - {"clients", "active", "rounds", "deadline", "quarantine"}):
         if before.get(key) != now.get(key):
             raise UsageError(
-                f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: give the new one another --name"
+                f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: take another --name"
             )
     changed = {key: now[key] for key in ("rounds", "deadline", "quarantine")}
     if changed == {key: before[key] for key in changed}:
@@ -82,7 +84,9 @@ def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float,
             return {site: roster.enrolled[site] for site in sorted(here)}
         if time.monotonic() > until:
             why = "".join(f"; {site} {reason}" for site, reason in roster.refused.items())
-            raise RunError(f"only {len(here)} of {plan.clients} sites came within {wait:g} s: {', '.join(here) or 'none'}{why}")
+            raise RunError(
+                f"only {len(here)} of {plan.clients} sites came within {wait:g} s: {', '.join(here) or 'none'}{why}"
+            )
         time.sleep(0.3)
 
 
@@ -164,7 +168,8 @@ class Marking:
     def _scores(self, marks: Mapping[int, Marks], name: str) -> dict[str, Any]:
         everyone = range(len(self.setting.sites))
         right = {k: m.own if name == "personal" else m.right.get(name) for k, m in marks.items()}
-        local = [None if right.get(k) is None or not marks[k].total else right[k] / marks[k].total for k in everyone]
+        shares = {k: count / marks[k].total for k, count in right.items() if count is not None and marks[k].total}
+        local = [shares.get(k) for k in everyone]
         scores: dict[str, Any] = {
             "amp": amp(local, self.setting.tests),
             "fm": fm(local),
@@ -173,7 +178,9 @@ class Marking:
             "accuracy_per_client": local,
         }
         if self.plan.per_class and name != "personal":
-            hits, there = ([sum(c) for c in zip(*(m.classes[n] for m in marks.values()), strict=True)] for n in (name, ""))
+            hits, there = (
+                [sum(c) for c in zip(*(m.classes[n] for m in marks.values()), strict=True)] for n in (name, "")
+            )
             scores["per_class"] = [h / n if n else None for h, n in zip(hits, there, strict=True)]
         return scores
 

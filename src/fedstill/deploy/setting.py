@@ -52,7 +52,7 @@ class Setting:
     @classmethod
     def read(cls, text: str) -> "Setting":
         """From JSON."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()})
+        return cls(**_tuples(text))
 
     def sample(self) -> Dataset:
         """One black image of the form that all sites bring."""
@@ -129,7 +129,11 @@ def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequ
 
 
 def _summary(text: str) -> Summary:
-    return Summary(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()})
+    return Summary(**_tuples(text))
+
+
+def _tuples(text: str) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()}
 
 
 def public_set(plan: Experiment, here: str | None) -> Dataset | None:

@@ -46,7 +46,9 @@ def site(
         except OSError:
             raise UsageError(f"--state {state}: another site uses this folder") from None
         worker = Worker(title, data, home, model, public, device, only, _say)
-        _say(f"site {title}: {len(worker.own.train)} samples, classes {', '.join(worker.own.class_names)}, model {model}")
+        _say(
+            f"site {title}: {len(worker.own.train)} samples, classes {', '.join(worker.own.class_names)}, model {model}"
+        )
         try:
             root = ca.read_bytes() if ca else None
         except OSError as error:

@@ -23,7 +23,19 @@ from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
 from fedstill.data.samples import Samples
 from fedstill.data.summary import summary
-from fedstill.deploy.letters import FORMAT, Enrol, Enrolled, Exam, Marks, Models, Refusal, Task, Work, checked_name, opened
+from fedstill.deploy.letters import (
+    FORMAT,
+    Enrol,
+    Enrolled,
+    Exam,
+    Marks,
+    Models,
+    Refusal,
+    Task,
+    Work,
+    checked_name,
+    opened,
+)
 from fedstill.deploy.setting import Setting, checksum, deployable, public_set
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam as Paper
@@ -95,7 +107,9 @@ class Worker:
     def enrol(self, letter: Enrol) -> Enrolled:
         """Introduce the site: nothing but counts, form, classes and normalisation of its data leaves it."""
         if letter.format != FORMAT:
-            raise UsageError(f"the hub speaks format {letter.format} of letters, this site {FORMAT}: install one version")
+            raise UsageError(
+                f"the hub speaks format {letter.format} of letters, this site {FORMAT}: install one version"
+            )
         plan = deployable(experiment(json.loads(letter.experiment)))
         if self.methods and plan.title not in self.methods:
             raise UsageError(f"this site takes part in {', '.join(self.methods)} only, not in {plan.title}")
@@ -137,10 +151,9 @@ class Worker:
             there = torch.bincount(labels, minlength=env.classes)
             hits = {n: torch.bincount(labels[marks], minlength=env.classes) for n, marks in correct.items()}
             classes = {name: tuple(counts.tolist()) for name, counts in {**hits, "": there}.items()}
-        return Marks(
-            letter.run, letter.round, scene.client, self.name, len(paper.pool),
-            {name: right[name] for name in models.weights if name in right}, right.get("personal") if own is not None else None, classes,
-        )  # fmt: skip
+        own_right = None if own is None else right.get("personal")
+        named = {name: right[name] for name in models.weights if name in right}
+        return Marks(letter.run, letter.round, scene.client, self.name, len(paper.pool), named, own_right, classes)
 
     def scene(self, text: str) -> Scene:
         """The stage as this site sees it, made once for a setting."""
@@ -150,13 +163,17 @@ class Worker:
             if self.name not in setting.sites:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
             client = setting.sites.index(self.name)
-            env = setting.env(Room(self.state / "runs" / setting.run), self.device, public_set(plan, self._public(plan)))
+            env = setting.env(
+                Room(self.state / "runs" / setting.run), self.device, public_set(plan, self._public(plan))
+            )
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.mean, setting.std, setting.class_names)
             train, test = (setting.fitted(part) for part in own.divided(plan.local_test, plan.seed, client))
             if len(train) != setting.sizes[client]:
-                raise UsageError(f"site {self.name} has {len(train)} training samples, enrolled were {setting.sizes[client]}")
+                raise UsageError(
+                    f"site {self.name} has {len(train)} training samples, enrolled were {setting.sizes[client]}"
+                )
             paper = Paper(test, (torch.arange(len(test)),), None, env.classes, env.device)
             self.scenes = {text: Scene(client, plan, env, train, paper)}  # one run at a time
         return self.scenes[text]
@@ -180,7 +197,7 @@ class Worker:
 def warm_up() -> None:
     """Let torch load now what it loads at the first step: seconds that would count against the first round."""
     weight = torch.nn.Parameter(torch.zeros(1))
-    (weight.sum() * 1.0).backward()
+    weight.grad = torch.zeros(1)
     torch.optim.Adam([weight]).step()
 
 

@@ -256,8 +256,15 @@ def transport(plan: Experiment, ready: Stage, states: Any) -> Iterator[Any]:
     cores = os.cpu_count() or 1
     count = cores if plan.workers in ("auto", "threads") else 1 if plan.workers == "inline" else int(plan.workers)
     count = min(count, plan.active_count)
-    inner: Inline | Processes
-    if plan.workers in ("inline", "threads") or count == 1 or ready.env.device.type != "cpu" or not hasattr(os, "fork"):
+    inner: Any
+    if plan.transport == "flower-simulation":
+        from fedstill.deploy.simulation import FlowerSimulation
+
+        nodes = plan.active_count if plan.workers == "auto" else count
+        inner = FlowerSimulation(plan, states, nodes)
+    elif (
+        plan.workers in ("inline", "threads") or count == 1 or ready.env.device.type != "cpu" or not hasattr(os, "fork")
+    ):
         inner = Inline(plan.method, ready.party, states, threads=count if plan.workers == "threads" else 1)
     else:
         inner = Processes(plan.method, ready.party, states, ready.env, count)

@@ -114,7 +114,7 @@ class RunDir:
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and a note on each that is not."""
-        notes = []
+        notes: list[str] = []
         for t in reversed(self._rounds()):
             try:
                 data = self._file(t).read_bytes()

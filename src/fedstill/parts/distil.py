@@ -108,7 +108,7 @@ class Distillation(Value):
     """How the server distils: fields shared by the methods, and the lesson they describe."""
 
     distill_lr: float = setting(1e-2, gt=0, doc="learning rate of distillation")
-    distill_optimizer: Optimizer = setting("adam", doc="sgd or adam, for distillation")
+    distill_optimizer: Optimizer = setting("sgd", doc="sgd or adam, for distillation")
     distill_epochs: int = setting(1, ge=1, doc="passes over the distillation samples")
     distill_batch: int = setting(32, ge=1, doc="batch size of distillation")
     temperature: float = setting(1.0, gt=0, doc="t of the distillation")

@@ -160,7 +160,8 @@ class Remember(Gather):
         """What the client counts with so far; None if it does not count yet."""
         if self.start == "seen" and reply.client not in state.slots and reply.client not in state.versions:
             return None
-        return state.slots.get(reply.client, state.initial)
+        slot: State = state.slots.get(reply.client, state.initial)
+        return slot
 
     def _change(self, upload: Any, old: State | None) -> Mapping[str, Tensor]:
         """w_k − slot_k in float64; the whole of w_k where there was no slot."""

@@ -136,7 +136,7 @@ def predict(module: nn.Module, images: Tensor, batch: int = 512) -> Tensor:
     mode = module.training
     module.eval()
     with torch.no_grad():
-        out = torch.cat([module(part) for part in images.split(batch)])
+        out = torch.cat([module(part) for part in torch.split(images, batch)])
     module.train(mode)
     return out
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
@@ -30,6 +31,9 @@ from fedstill.deploy.setting import Setting
 
 POLL = 0.1
 SMALL = 1 << 20
+"""Messages up to this size travel as one record."""
+AWAY = "offline"
+GONE = "offline since the middle of the round"
 SPARE = 16 << 20
 """An answer may be this many bytes larger than it should be before it is left where it is."""
 
@@ -39,13 +43,13 @@ def packed(letter: bytes, load: bytes | ArrayRecord | None = None) -> RecordDict
     if isinstance(load, ArrayRecord) or len(letter) > SMALL:
         attached = load if isinstance(load, ArrayRecord) else None if load is None else attachment(load)
         parts = {"letter": attachment(letter), **({} if attached is None else {"load": attached})}
-        return RecordDict(parts)  # type: ignore[arg-type]
+        return RecordDict(dict(parts))
     return RecordDict({"small": ConfigRecord({"letter": letter, **({} if load is None else {"load": load})})})
 
 
 def attachment(data: bytes) -> ArrayRecord:
     """Bytes as Flower stores and sends them: in chunks, under their checksum."""
-    return ArrayRecord({"record": Array("uint8", (len(data),), "fedstill.record", data)})  # type: ignore[call-overload]
+    return ArrayRecord({"record": Array("uint8", (len(data),), "fedstill.record", data)})
 
 
 def unpacked(content: RecordDict) -> tuple[bytes, bytes | None]:
@@ -79,16 +83,18 @@ class Post:
     """Sends letters to Flower nodes and collects the answers, piece by piece and never more than was expected."""
 
     def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+        self.grid: Any = grid
         self.under_way: dict[str, Sent] = {}
 
     def nodes(self) -> dict[int, tuple[str, str]]:
         """The nodes that are there: the name each one's key was registered under, and since when it is there."""
         if not hasattr(self.grid, "get_nodes"):
-            return {node: ("", "") for node in self.grid.get_node_ids()}
+            return dict.fromkeys(self.grid.get_node_ids(), ("", ""))
         return {n.node_id: (n.name, n.last_activated_at) for n in self.grid.get_nodes()}
 
-    def send(self, letters: Mapping[int, bytes], load: bytes | None = None, kind: str = "train", group: str = "") -> None:
+    def send(
+        self, letters: Mapping[int, bytes], load: bytes | None = None, kind: str = "train", group: str = ""
+    ) -> None:
         """Send each node its letter, all with the same attachment."""
         attached = load if load is None or len(load) <= SMALL else attachment(load)
         messages = [Message(packed(letter, attached), node, kind, group_id=group) for node, letter in letters.items()]
@@ -103,7 +109,7 @@ class Post:
     def collect(self, limit: int) -> Iterator[tuple[int, bytes | FedstillError]]:
         """The answers that have come since the last time; one that is larger than `limit` is left unread."""
         asked = [message for message, sent in self.under_way.items() if sent.parts is None]
-        client = self.grid._runtime_client  # type: ignore[attr-defined]
+        client = self.grid._runtime_client
         if asked:
             found = client.PullMessages(PullAppMessagesRequest(message_ids=asked))
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
@@ -113,6 +119,7 @@ class Post:
         for message, sent in list(self.under_way.items()):
             if sent.parts is None:
                 continue
+            read: bytes | FedstillError | None
             try:
                 read = self._read(client, sent, limit)
             except (FedstillError, ObjectPullError) as error:
@@ -124,7 +131,7 @@ class Post:
     def _read(self, client: Any, sent: Sent, limit: int) -> bytes | None:
         """Fetch what is there of an answer; None while some of it is still being sent."""
         run = self.grid.run.run_id
-        node = self.grid.node  # type: ignore[attr-defined]
+        node = self.grid.node
         fetch = make_pull_object_fn_protobuf(client.PullObject, node, run)
         while sent.parts:
             try:
@@ -141,6 +148,8 @@ class Post:
         message = inflate_object_from_contents(sent.answer, sent.contents)
         assert isinstance(message, Message)
         if message.has_error():
+            if message.error.code == ErrorCode.NODE_UNAVAILABLE:
+                raise FedstillError(GONE)
             raise FedstillError(f"{message.error.reason or 'failed'} (Flower's code {message.error.code})")
         return unpacked(message.content)[0]
 
@@ -185,11 +194,13 @@ class FlowerTransport:
         """Count failures in a row; the sites that are left out from now on."""
         named = []
         for k in active:
-            if missing.get(k, "").startswith(("offline", "in quarantine")):
-                continue
+            if missing.get(k, "") == AWAY or missing.get(k, "").startswith("in quarantine"):
+                continue  # it was not asked
             self.failures[k] = self.failures[k] + 1 if k in missing else 0
             if self.failures[k] == self.plan.quarantine:
-                named.append(f"site {self.setting.sites[k]} is in quarantine after {self.failures[k]} failures: {missing[k]}")
+                named.append(
+                    f"site {self.setting.sites[k]} is in quarantine after {self.failures[k]} failures: {missing[k]}"
+                )
         if all(count >= self.plan.quarantine for count in self.failures):
             raise RunError("all sites are in quarantine; see metrics.jsonl for why each was missing")
         return named
@@ -198,7 +209,13 @@ class FlowerTransport:
         """Nothing to stop: sites serve the next run."""
 
     def _ask(
-        self, env: Env, letters: Mapping[int, Any], loads: list[tuple[bytes, list[int]]], kind: type, name: str, limit: int
+        self,
+        env: Env,
+        letters: Mapping[int, Any],
+        loads: list[tuple[bytes, list[int]]],
+        kind: type,
+        name: str,
+        limit: int,
     ) -> dict[int, Any]:
         """Send and collect: for each client the answer, of the right kind and to this very letter, or an error."""
         until = time.monotonic() + self.plan.deadline
@@ -211,7 +228,7 @@ class FlowerTransport:
             if self.failures[k] >= self.plan.quarantine:
                 answers[k] = FedstillError(f"in quarantine after {self.failures[k]} failures in a row")
             elif node is None:
-                answers[k] = FedstillError(self.roster.refused.get(site, "offline"))
+                answers[k] = FedstillError(self.roster.refused.get(site, AWAY))
             else:
                 where[node] = k
         for load, clients in loads:
@@ -241,7 +258,7 @@ class FlowerTransport:
                     if k in answers:
                         continue
                     if node not in nodes:
-                        answers[k] = FedstillError("went offline in the middle of the round")
+                        answers[k] = FedstillError(GONE)
                     elif since[node] not in (None, nodes[node][1]):  # started again: it has forgotten the letter
                         since[node] = None
                         load = next(load for load, clients in loads if k in clients)

@@ -1,0 +1,95 @@
+"""A cell's numbers, from results made by hand."""
+
+from typing import Any
+
+import pytest
+
+from fedstill.core.errors import UsageError
+from fedstill.experiment.readings import Beyond, check, reading, which
+from fedstill.experiment.result import Result
+
+
+def run(amps: list[float], model: str = "active", seconds: float = 2.0, **facts: Any) -> Result:
+    """Rounds with these AMPs; accuracy is AMP less 0.1; each round trains for `seconds` and is examined for 9."""
+    rows = [
+        {
+            "round": t + 1,
+            "models": {model: {"amp": a, "fm": 0.01, "wlp": a / 2, "accuracy": a - 0.1, "accuracy_median": a - 0.2}},
+            "seconds": {"clients": seconds, "evaluate": 9.0},
+            "facts": {name: value[t] for name, value in facts.items()},
+        }
+        for t, a in enumerate(amps)
+    ]
+    return Result({"method": {"name": "m"}}, rows)
+
+
+AVG = (run([0.2, 0.4, 0.6, 0.5]), "active")
+
+
+def test_the_last_round() -> None:
+    result = run([0.2, 0.8])
+    assert [reading(m, result, "active") for m in ("amp", "wlp", "fm")] == [0.8, 0.4, 0.01]
+    assert reading("accuracy", result, "global") == pytest.approx(0.7)  # FedAvg's only model is its global one
+    assert reading("personal", result, "active") is None
+
+
+def test_which_model_a_row_means() -> None:
+    assert which(run([0.1], "server"), "global") == ("server", "accuracy")
+    assert which(run([0.1], "personal"), "global") == ("personal", "accuracy")
+    assert which(run([0.1], "personal"), "median") == ("personal", "accuracy_median")
+    assert reading("accuracy", run([0.9], "personal"), "median") == pytest.approx(0.7)
+    with pytest.raises(UsageError, match=r"model = 'overall': this run has active"):
+        which(run([0.1]), "overall")
+
+
+def test_rounds_to_a_fixed_target_are_of_the_global_test() -> None:
+    """Accuracies 0.1, 0.4, 0.6: 0.55 is reached in round 3, 0.7 never."""
+    result = run([0.2, 0.5, 0.7])
+    assert reading("rounds_to:0.55", result, "active") == 3
+    assert reading("rounds_to:0.7", result, "active") == Beyond(3)
+
+
+def test_rounds_to_fedavgs_last_amp() -> None:
+    """FedAvg ends at 0.5 after 4 rounds; another reaches 0.5 in round 2: a speed-up of 4/2. Its own rounds are 4."""
+    fast = run([0.1, 0.5, 0.9, 0.9])
+    assert reading("rounds_to:fedavg", fast, "active", AVG) == 2
+    assert reading("speedup", fast, "active", AVG) == 2
+    assert reading("rounds_to:fedavg", AVG[0], "active", AVG) == 4
+    assert reading("speedup", AVG[0], "active", AVG) == 1
+    assert reading("rounds_to:fedavg", run([0.1, 0.2]), "active", AVG) == Beyond(2)
+    assert reading("speedup", run([0.1, 0.2]), "active", AVG) is None
+    assert reading("rounds_to:fedavg", fast, "active", None) is None
+
+
+def test_seconds_leave_the_examination_out() -> None:
+    """4 rounds of 3 s against FedAvg's 4 × 2 s: 12 s, 1.5 times; FedAvg's AMP in round 2: 6 s, a speed-up of 8/6."""
+    slow = run([0.1, 0.5, 0.9, 0.9], seconds=3.0)
+    assert reading("seconds", slow, "active", AVG) == 12
+    assert reading("slowdown", slow, "active", AVG) == 1.5
+    assert reading("seconds_to:fedavg", slow, "active", AVG) == 6
+    assert reading("time_speedup", slow, "active", AVG) == pytest.approx(8 / 6)
+
+
+def test_facts() -> None:
+    spent = [{"train_server": 4.0, "identify": 1.0, "fuse": 0.5}, {"train_server": 2.0, "identify": 1.0, "fuse": 1.5}]
+    result = run([0.1, 0.2], client_logits=[[0.1, 0.3], [0.5, 0.7]], global_logits=[0.8, 0.9], module_seconds=spent)
+    assert reading("client_logits", result, "active") == pytest.approx(0.6)
+    assert reading("global_logits", result, "active") == 0.9
+    assert reading("seconds:train", result, "active") == 3
+    assert reading("seconds:total", result, "active") == 5
+    assert reading("seconds:total_without_training", result, "active") == 2
+    assert reading("seconds:weigh", result, "active") is None
+
+
+def test_identified_from_the_round_on_which_it_stays_right() -> None:
+    """Right in rounds 1, 3, 4 but not in 2: identified from round 3 on."""
+    right, wrong = {"precision": 1.0, "recall": 1.0}, {"precision": 1.0, "recall": 0.5}
+    rows = [{"round": t + 1, "identification": entry} for t, entry in enumerate([right, wrong, right, right])]
+    assert reading("rounds_to:identified", Result({}, rows), "active") == 3
+    assert reading("rounds_to:identified", Result({}, rows[:2]), "active") == Beyond(2)
+    assert reading("rounds_to:identified", run([0.1]), "active") is None
+
+
+def test_an_unknown_metric_lists_the_known() -> None:
+    with pytest.raises(UsageError, match=r"unknown metric 'ampp'; known: amp, fm"):
+        check("ampp")

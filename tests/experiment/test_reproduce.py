@@ -1,0 +1,241 @@
+"""A paper's table with one command: what runs, what does not run again, and the numbers beside the paper's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill import cli
+from fedstill.core.errors import RunError, UsageError
+from fedstill.experiment import batch, reproduce
+from fedstill.experiment.config import experiment
+from fedstill.experiment.presets import read_preset
+from fedstill.experiment.result import Result
+from fedstill.experiment.run import start
+from fedstill.experiment.rundir import RunDir
+from fedstill.report import beside
+
+TABLE = """
+title = "A tiny table"
+paper = "Nobody"
+source = "table 0"
+kind = "table"
+metrics = ["amp", "rounds_to:fedavg", "speedup"]
+[base]
+data = "digits"
+samples = 400
+clients = 4
+active = 0.5
+rounds = 3
+model = "mlp"
+[full]
+rounds = 9
+[[rows]]
+label = "FedAvg"
+method = { name = "fedavg", lr = 0.1, epochs = 1 }
+model = "active"
+[[rows]]
+label = "FedAvg (OCA)"
+method = { name = "fedavg", lr = 0.1, epochs = 1 }
+model = "overall"
+[[rows]]
+label = "FedProx"
+method = { name = "fedprox", lr = 0.1, epochs = 1 }
+model = "global"
+full_method = { mu = 0.5 }
+[[rows]]
+label = "FedNothing"
+method = { name = "fednothing" }
+[[columns]]
+label = "α = 1"
+set = { partition = { name = "dirichlet", alpha = 1.0 } }
+methods = { fedprox = { mu = 0.125 } }
+[[columns]]
+label = "α = 0.1"
+set = { partition = { name = "dirichlet", alpha = 0.1 }, rounds = 2 }
+full_set = { rounds = 4 }
+only = ["FedAvg"]
+[numbers."FedAvg"]
+"α = 1" = { amp = [0.5, 0.01], "rounds_to:fedavg" = 3, speedup = 1 }
+[numbers."FedProx"]
+"α = 1" = { amp = 0.25, "rounds_to:fedavg" = ">3", speedup = "<1" }
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    """What a first run imports is then there in every forked one."""
+    start(experiment({"method": {"name": "fedavg", "epochs": 1}, "data": "digits", "clients": 2, "rounds": 1, "workers": "inline"}), out=None)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "tiny.toml"
+    file.write_text(TABLE)
+    return file
+
+
+def bits(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """All that a run computed, without the seconds it took."""
+    timed = ("seconds", "client_seconds")
+    rows = [{key: value for key, value in row.items() if key not in timed} for row in RunDir(path).rows()]
+    return rows, sorted((path / "checkpoints").glob("*.json"))[-1].read_text()
+
+
+def test_a_cell_is_base_then_column_then_row(table: Path) -> None:
+    cells = {(c.row, c.column): c for c in read_preset(str(table)).cells()}
+    assert len(cells) == 5  # the second column has FedAvg only
+    assert cells["FedProx", "α = 1"].settings["method"] == {"name": "fedprox", "lr": 0.1, "epochs": 1, "mu": 0.125}
+    assert cells["FedAvg", "α = 1"].settings["rounds"] == 3
+    assert cells["FedAvg", "α = 0.1"].settings["rounds"] == 2
+    full = {(c.row, c.column): c for c in read_preset(str(table)).cells(full=True)}
+    assert full["FedAvg", "α = 1"].settings["rounds"] == 9
+    assert full["FedAvg", "α = 0.1"].settings["rounds"] == 4
+    assert full["FedProx", "α = 1"].settings["method"]["mu"] == 0.125  # what the column says of a method comes last
+
+
+def test_rows_that_differ_in_the_model_share_their_runs(table: Path, tmp_path: Path) -> None:
+    entries = reproduce.plan(read_preset(str(table)), tmp_path, seeds=2)
+    jobs = {(e.cell.row, e.cell.column): e.jobs for e in entries}
+    assert jobs["FedAvg", "α = 1"] == jobs["FedAvg (OCA)", "α = 1"] != jobs["FedProx", "α = 1"]
+    assert [j.path.name for j in jobs["FedAvg", "α = 1"]] == ["seed-1", "seed-2"]
+    assert jobs["FedNothing", "α = 1"] == ()
+    assert next(e for e in entries if e.cell.row == "FedNothing").why_not == "method fednothing is not available"
+
+
+def test_a_misspelt_setting_is_an_error_and_names_the_cell(table: Path, tmp_path: Path) -> None:
+    table.write_text(TABLE.replace('samples = 400', 'sampels = 400'))
+    with pytest.raises(UsageError, match=r"tiny, 'FedAvg' × 'α = 1': unknown setting of Experiment 'sampels'; did you mean samples"):
+        reproduce.plan(read_preset(str(table)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (TABLE.replace('kind = "table"', 'kind = "tabel"'), "kind = 'tabel': must be one of table"),
+        (TABLE.replace('model = "active"', 'modell = "active"'), "in a row 'modell'; did you mean model"),
+        (TABLE.replace('[numbers."FedProx"]', '[numbers."FedPox"]'), "'FedPox'; did you mean FedProx"),
+        ("title = 3 4", "tiny.toml: "),
+        (TABLE.replace("[[rows]]", "[[lines]]"), "has no 'rows'"),
+    ],
+)
+def test_a_misspelt_preset_is_an_error(wrong: str, word: str, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(wrong)
+    with pytest.raises(UsageError, match=word):
+        read_preset(str(file))
+
+
+def test_two_at_once_give_the_same_bits_as_one_by_one_and_nothing_runs_twice(table: Path, tmp_path: Path) -> None:
+    preset = read_preset(str(table))
+    one = reproduce.plan(preset, tmp_path / "one", seeds=2, columns=["α = 1"])
+    two = reproduce.plan(preset, tmp_path / "two", seeds=2, columns=["α = 1"])
+    assert reproduce.carry_out(one, tmp_path / "one", 1) == {}
+    assert reproduce.carry_out(two, tmp_path / "two", 2) == {}
+    paths = sorted({job.path for e in one for job in e.jobs})
+    assert len(paths) == 4
+    for path in paths:
+        assert bits(path) == bits(tmp_path / "two" / path.relative_to(tmp_path / "one"))
+    told: list[batch.News] = []
+    reproduce.carry_out(one, tmp_path / "one", 2, told.append)
+    assert [news.what for news in told] == ["kept"] * 4
+
+    done = reproduce.results(one)
+    found = {(n.row, n.column, n.metric): n for n in reproduce.numbers(one, done, {})}
+    avg = [Result.read(j.path) for j in next(e for e in one if e.cell.row == "FedAvg").jobs]
+    amps = [run.rows[-1]["models"]["active"]["amp"] for run in avg]
+    first = found["FedAvg", "α = 1", "amp"]
+    assert first.mean == pytest.approx(sum(amps) / 2)
+    assert first.difference == pytest.approx(sum(amps) / 2 - 0.5)
+    assert (found["FedAvg", "α = 1", "rounds_to:fedavg"].mean, found["FedAvg", "α = 1", "speedup"].mean) == (3, 1)
+    assert found["FedProx", "α = 1", "rounds_to:fedavg"].difference is None  # the paper says > 3
+    assert found["FedNothing", "α = 1", "amp"].state == "method fednothing is not available"
+    page = beside.page(preset, one, done, list(found.values()), {}, tmp_path, "again")
+    assert page is not None
+    assert f'data-metric="amp">{100 * first.mean:.2f}' in page.read_text()
+
+
+def test_killed_half_way_and_started_again_does_only_what_is_missing(table: Path, tmp_path: Path) -> None:
+    """Killed (SIGKILL) once a run is finished and another has ended a round: the first is left, the other goes on."""
+    slow = ["--set", "rounds=12", "--seeds", "1", "--jobs", "1", "--row", "Fed[AP]*", "--column", "α = 1"]
+    words = ["reproduce", str(table), "--out", str(tmp_path / "runs"), *slow]
+    code = "import sys; from fedstill.cli import main; main(sys.argv[1:])"
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    room = tmp_path / "runs" / "tiny"
+
+    def written(name: str) -> int:
+        return sum(len(f.read_text().splitlines()) for f in room.glob(f"{name}-*/seed-1/metrics.jsonl"))
+
+    until = time.monotonic() + 60
+    while not 2 <= written("fedprox") < 11 and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(1)  # its run notices, and ends itself
+    assert 2 <= written("fedprox") < 12
+    (finished,) = room.glob("fedavg-*/seed-1")
+    (stopped,) = room.glob("fedprox-*/seed-1")
+    before = {f: f.stat().st_mtime_ns for f in finished.rglob("*") if f.is_file()}
+    early = (stopped / "metrics.jsonl").read_text().splitlines()[0]
+
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    assert left.value.code == 0
+    assert {f: f.stat().st_mtime_ns for f in finished.rglob("*") if f.is_file()} == before
+    lines = (stopped / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 12
+    assert lines[0] == early  # with its seconds: that round was not run again
+    again = reproduce.plan(
+        read_preset(str(table)), tmp_path / "other", rounds=12, rows=["FedProx"], columns=["α = 1"]
+    )
+    reproduce.carry_out(again, tmp_path / "other", 1)
+    assert bits(again[0].jobs[0].path)[0] == bits(stopped)[0]
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.write_text(TABLE.replace('lr = 0.1, epochs = 1 }\nmodel = "global"', 'lr = 0.1, epochs = 1 }\nmodel = "global"\nset = { data = "nowhere.npz" }'))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["reproduce", str(table), "--out", str(tmp_path), "--rounds", "1", "--column", "α = 1", "--json"])
+    assert left.value.code == 1
+    out = capsys.readouterr()
+    found = {(n["row"], n["metric"]): n for n in json.loads(out.out)}
+    assert "nowhere.npz" in found["FedProx", "amp"]["state"]
+    assert found["FedAvg", "amp"]["mean"] is not None
+    assert json.loads((tmp_path / "tiny" / "table.json").read_text()) == list(found.values())
+
+
+def test_dry_run_runs_nothing_and_says_how_long(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", str(table), "--out", str(tmp_path / "runs"), "--seeds", "3", "--dry-run"])
+    out = capsys.readouterr().out
+    assert "FedNothing × α = 1: method fednothing is not available" in out
+    assert "FedAvg × α = 1: 3 of 3 runs, about " in out
+    assert "FedAvg (OCA) × α = 1: 0 of 3 runs, the same as above" in out
+    assert "in all about " in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_who_work_in_one_folder_are_kept_apart(tmp_path: Path) -> None:
+    with batch.alone(tmp_path), pytest.raises(RunError, match="another fedstill is at work there"), batch.alone(tmp_path, 0.2):
+        pass
+
+
+def test_a_partition_is_drawn_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "who.toml"
+    file.write_text(
+        'title = "Who"\nkind = "partition"\nmetrics = []\n[base]\ndata = "digits"\nclients = 4\n[[rows]]\nlabel = "p"\n[[columns]]\nlabel = "α = 1"\n'
+        'set = { partition = { name = "dirichlet", alpha = 1.0 } }\n'
+    )
+    with pytest.raises(SystemExit) as left:
+        cli.main(["reproduce", str(file), "--out", str(tmp_path)])
+    assert left.value.code == 0
+    page = Path(capsys.readouterr().out.strip())
+    assert page == tmp_path / "who" / "report.html"
+    assert 'src="data:image/svg+xml' in page.read_text()
+    assert (tmp_path / "who" / "1.svg").exists()

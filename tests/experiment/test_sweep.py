@@ -1,0 +1,78 @@
+"""Sweeps: every point of the grid over the same seeds, finished points left alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedstill import cli
+from fedstill.core.errors import UsageError
+from fedstill.experiment import sweep
+from fedstill.experiment.result import Result
+
+WORDS = ["--data", "digits", "--clients", "4", "--active", "0.5", "--rounds", "2", "--set", "samples=300", "--set", "epochs=1"]
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["sweep", *words])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_a_grid_of_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fedavg", "--grid", "lr=0.05,0.5", "--grid", "alpha=0.1,10", "--seeds", "2", *WORDS, "--out", str(tmp_path), "--json"]
+    assert call(*words) == 0
+    out = capsys.readouterr()
+    rows = json.loads(out.out)
+    assert [row["method"] for row in rows[::2]] == ["lr=0.05, alpha=0.1", "lr=0.05, alpha=10", "lr=0.5, alpha=0.1", "lr=0.5, alpha=10"]
+    runs = [Result.read(p.parent) for p in tmp_path.glob("*/seed-*/experiment.json")]
+    assert len(runs) == 8
+    mine = [r for r in runs if r.experiment["method"]["lr"] == 0.5 and r.experiment["partition"]["alpha"] == 10]
+    assert rows[6]["amp"]["mean"] == pytest.approx(sum(r.last("active")["amp"] for r in mine) / 2)
+    page = (tmp_path / "report.html").read_text()
+    assert "AMP of active (%)" in page
+    assert "alpha = 10" in page
+
+    assert call(*words) == 0
+    again = capsys.readouterr()
+    assert again.err.count("finished before") == 8
+    assert "started" not in again.err
+    assert json.loads(again.out) == rows
+
+
+def test_methods_can_be_swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("fedavg", "--grid", "method=fedavg,fedprox", "--grid", "lr=0.1", *WORDS, "--out", str(tmp_path), "--json") == 0
+    names = [row["method"] for row in json.loads(capsys.readouterr().out)]
+    assert names == ["method=fedavg, lr=0.1"] * 2 + ["method=fedprox, lr=0.1"] * 2
+    titles = {Result.read(p.parent).experiment["method"]["name"] for p in tmp_path.glob("*/*/experiment.json")}
+    assert titles == {"fedavg", "fedprox"}
+
+
+def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("fedavg", "--grid", "lr=0.1,0.2", *WORDS, "--out", str(tmp_path / "x"), "--dry-run") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("lr=0.1: 1 of 1 runs, about ")
+    assert len(out) == 3
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("grids", "word"),
+    [
+        ([], "no --grid: say what to vary"),
+        (["lr"], "--grid 'lr': must be name=value"),
+        (["lr=0.1,,2"], "must be name=value,value"),
+        (["lr=0.1", "lr=0.2"], "--grid lr: given twice"),
+        (["lr=0.1,0.1"], "a value comes twice"),
+    ],
+)
+def test_what_cannot_be_a_grid(grids: list[str], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        sweep.axes(grids)
+
+
+def test_a_wrong_value_names_its_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("fedavg", "--grid", "lr=0.1,-1", *WORDS, "--out", str(tmp_path)) == 2
+    assert "fedstill: lr=-1: lr = -1.0: must be > 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

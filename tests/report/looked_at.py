@@ -1,0 +1,37 @@
+"""Runs that the report's tests look at, made once, and their metrics read by hand."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.experiment.config import experiment
+from fedstill.experiment.run import start
+
+PLAN = {"data": "digits", "samples": 400, "clients": 6, "active": 0.5, "alpha": 0.5, "workers": "inline"}
+LIGHT: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "fedavg", "epochs": 2, "lr": 0.1, "batch": 32},
+    "fedkf": {"name": "fedkf", "epochs": 2, "lr": 0.1, "batch": 32, "noise": 8, "channels": 4},
+}
+
+
+@cache
+def _made(out: Path) -> Path:
+    for name, method in LIGHT.items():
+        for seed in (1, 2):
+            start(experiment({"method": method, **PLAN, "rounds": 3, "seed": seed}), out=out, name=f"{name}-{seed}")
+    return out
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FedAvg and FedKF on digits, seeds 1 and 2, three rounds."""
+    out = tmp_path_factory.getbasetemp() / "comparison"
+    return _made(out)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """A run's metrics.jsonl, read by hand."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

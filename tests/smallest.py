@@ -1,0 +1,43 @@
+"""The smallest real experiment, and how to compare runs to the bit."""
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from fedstill.core.method import methods
+from fedstill.core.record import leaves
+from fedstill.core.value import build
+from fedstill.experiment.config import Experiment, experiment
+
+torch.set_num_threads(1)
+
+
+def small_method(name: str, **settings: Any) -> Any:
+    """A registered method with little work for each turn."""
+    cls = methods[name]
+    there = {f.name for f in fields(cls)}
+    light = {"epochs": 1, "batch": 32, "noise": 8, "channels": 4, "distill_samples": 64, "server_steps": 2}
+    return build(cls, {**{k: v for k, v in light.items() if k in there}, **settings})
+
+
+def small_experiment(method: Any, **settings: Any) -> Experiment:
+    """Eight-by-eight digits, six clients, three of them active, two rounds."""
+    plan = {
+        "data": "digits",
+        "samples": 400,
+        "clients": 6,
+        "active": 0.5,
+        "rounds": 2,
+        "alpha": 0.5,
+        "workers": "inline",
+    }
+    if "partition" in settings:
+        del plan["alpha"]
+    return experiment({"method": method, **plan, **settings})
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Are all tensors of two records equal, bit for bit?"""
+    left, right = dict(leaves(a)), dict(leaves(b))
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
