@@ -174,19 +174,10 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
             there.stop(known.id)
         print(f"run {run} is stopped; `fedstill deploy` goes on with it from its last checkpoint")
     elif status:
-        rows = (
-            [json.loads(line.split(" ", 1)[1])["row"] for line in there.lines(known.id) if '{"row":' in line]
-            if known.over
-            else []
-        )
-        found = {
-            "run": run,
-            "status": known.status,
-            "result": known.result,
-            "details": known.details,
-            "rounds": len(rows),
-        }
-        print(json.dumps(found) if as_json else f"run {run}: {known.status} {known.result} {known.details}".rstrip())
+        found = {"run": run, "status": known.status, "result": known.result, "details": known.details}
+        found["rounds"] = 0 if known.status == "pending" else there.rounds(known.id)
+        words = " ".join(filter(None, (known.status, known.result, known.details)))
+        print(json.dumps(found) if as_json else f"run {run}: {words}, {found['rounds']} rounds done")
     else:
         for line in there.lines(known.id):
             print(line, flush=True)

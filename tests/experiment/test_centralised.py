@@ -13,7 +13,16 @@ from fedstill.experiment.run import start
 
 @pytest.fixture(scope="module")
 def plan() -> Experiment:
-    method = {"name": "fedkf", "lr": 0.2, "batch": 32, "noise": 16, "channels": 8, "generator_lr": 0.01, "lambda1": 0.2, "lambda2": 0.02}
+    method = {
+        "name": "fedkf",
+        "lr": 0.2,
+        "batch": 32,
+        "noise": 16,
+        "channels": 8,
+        "generator_lr": 0.01,
+        "lambda1": 0.2,
+        "lambda2": 0.02,
+    }
     return experiment({"method": method, "data": "digits", "clients": 1, "active": 1.0, "rounds": 6, "local_test": 0.0})
 
 

@@ -19,7 +19,9 @@ TABLE_IX = {
 @pytest.mark.parametrize("name", [name for name in TABLE_IX if name in methods])
 def test_as_the_paper_counts(name: str) -> None:
     """Two rounds: FedGKD has a teacher from the second on. q-FFL's look at its loss comes once a turn, not a batch."""
-    plan = experiment({"method": {"name": name, "batch": 16}, "data": "digits", "samples": 300, "clients": 2, "rounds": 2})
+    plan = experiment(
+        {"method": {"name": name, "batch": 16}, "data": "digits", "samples": 300, "clients": 2, "rounds": 2}
+    )
     assert tuple(passes(plan).values()) == TABLE_IX[name]
 
 

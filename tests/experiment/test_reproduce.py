@@ -71,7 +71,18 @@ only = ["FedAvg"]
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
     """What a first run imports is then there in every forked one."""
-    start(experiment({"method": {"name": "fedavg", "epochs": 1}, "data": "digits", "clients": 2, "rounds": 1, "workers": "inline"}), out=None)
+    start(
+        experiment(
+            {
+                "method": {"name": "fedavg", "epochs": 1},
+                "data": "digits",
+                "clients": 2,
+                "rounds": 1,
+                "workers": "inline",
+            }
+        ),
+        out=None,
+    )
 
 
 @pytest.fixture
@@ -110,8 +121,10 @@ def test_rows_that_differ_in_the_model_share_their_runs(table: Path, tmp_path: P
 
 
 def test_a_misspelt_setting_is_an_error_and_names_the_cell(table: Path, tmp_path: Path) -> None:
-    table.write_text(TABLE.replace('samples = 400', 'sampels = 400'))
-    with pytest.raises(UsageError, match=r"tiny, 'FedAvg' × 'α = 1': unknown setting of Experiment 'sampels'; did you mean samples"):
+    table.write_text(TABLE.replace("samples = 400", "sampels = 400"))
+    with pytest.raises(
+        UsageError, match=r"tiny, 'FedAvg' × 'α = 1': unknown setting of Experiment 'sampels'; did you mean samples"
+    ):
         reproduce.plan(read_preset(str(table)), tmp_path)
 
 
@@ -163,7 +176,7 @@ def test_two_at_once_give_the_same_bits_as_one_by_one_and_nothing_runs_twice(tab
 
 def test_killed_half_way_and_started_again_does_only_what_is_missing(table: Path, tmp_path: Path) -> None:
     """Killed (SIGKILL) once a run is finished and another has ended a round: the first is left, the other goes on."""
-    slow = ["--set", "rounds=12", "--seeds", "1", "--jobs", "1", "--row", "Fed[AP]*", "--column", "α = 1"]
+    slow = ["--set", "rounds=30", "--seeds", "1", "--jobs", "1", "--row", "Fed[AP]*", "--column", "α = 1"]
     words = ["reproduce", str(table), "--out", str(tmp_path / "runs"), *slow]
     code = "import sys; from fedstill.cli import main; main(sys.argv[1:])"
     process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL, start_new_session=True)
@@ -173,12 +186,12 @@ def test_killed_half_way_and_started_again_does_only_what_is_missing(table: Path
         return sum(len(f.read_text().splitlines()) for f in room.glob(f"{name}-*/seed-1/metrics.jsonl"))
 
     until = time.monotonic() + 60
-    while not 2 <= written("fedprox") < 11 and time.monotonic() < until and process.poll() is None:
+    while written("fedprox") < 2 and time.monotonic() < until and process.poll() is None:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     time.sleep(1)  # its run notices, and ends itself
-    assert 2 <= written("fedprox") < 12
+    assert 2 <= written("fedprox") < 30
     (finished,) = room.glob("fedavg-*/seed-1")
     (stopped,) = room.glob("fedprox-*/seed-1")
     before = {f: f.stat().st_mtime_ns for f in finished.rglob("*") if f.is_file()}
@@ -189,17 +202,22 @@ def test_killed_half_way_and_started_again_does_only_what_is_missing(table: Path
     assert left.value.code == 0
     assert {f: f.stat().st_mtime_ns for f in finished.rglob("*") if f.is_file()} == before
     lines = (stopped / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 30
     assert lines[0] == early  # with its seconds: that round was not run again
-    again = reproduce.plan(
-        read_preset(str(table)), tmp_path / "other", rounds=12, rows=["FedProx"], columns=["α = 1"]
-    )
+    again = reproduce.plan(read_preset(str(table)), tmp_path / "other", rounds=30, rows=["FedProx"], columns=["α = 1"])
     reproduce.carry_out(again, tmp_path / "other", 1)
     assert bits(again[0].jobs[0].path)[0] == bits(stopped)[0]
 
 
-def test_a_run_that_fails_is_named_and_the_others_go_on(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table.write_text(TABLE.replace('lr = 0.1, epochs = 1 }\nmodel = "global"', 'lr = 0.1, epochs = 1 }\nmodel = "global"\nset = { data = "nowhere.npz" }'))
+def test_a_run_that_fails_is_named_and_the_others_go_on(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.write_text(
+        TABLE.replace(
+            'lr = 0.1, epochs = 1 }\nmodel = "global"',
+            'lr = 0.1, epochs = 1 }\nmodel = "global"\nset = { data = "nowhere.npz" }',
+        )
+    )
     with pytest.raises(SystemExit) as left:
         cli.main(["reproduce", str(table), "--out", str(tmp_path), "--rounds", "1", "--column", "α = 1", "--json"])
     assert left.value.code == 1
@@ -210,7 +228,9 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(table: Path, tmp_path: P
     assert json.loads((tmp_path / "tiny" / "table.json").read_text()) == list(found.values())
 
 
-def test_dry_run_runs_nothing_and_says_how_long(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_runs_nothing_and_says_how_long(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         cli.main(["reproduce", str(table), "--out", str(tmp_path / "runs"), "--seeds", "3", "--dry-run"])
     out = capsys.readouterr().out
@@ -222,16 +242,32 @@ def test_dry_run_runs_nothing_and_says_how_long(table: Path, tmp_path: Path, cap
 
 
 def test_two_who_work_in_one_folder_are_kept_apart(tmp_path: Path) -> None:
-    with batch.alone(tmp_path), pytest.raises(RunError, match="another fedstill is at work there"), batch.alone(tmp_path, 0.2):
+    with (
+        batch.alone(tmp_path),
+        pytest.raises(RunError, match="another fedstill is at work there"),
+        batch.alone(tmp_path, 0.2),
+    ):
         pass
+
+
+WHO = """
+title = "Who"
+kind = "partition"
+metrics = []
+[base]
+data = "digits"
+clients = 4
+[[rows]]
+label = "p"
+[[columns]]
+label = "α = 1"
+set = { partition = { name = "dirichlet", alpha = 1.0 } }
+"""
 
 
 def test_a_partition_is_drawn_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "who.toml"
-    file.write_text(
-        'title = "Who"\nkind = "partition"\nmetrics = []\n[base]\ndata = "digits"\nclients = 4\n[[rows]]\nlabel = "p"\n[[columns]]\nlabel = "α = 1"\n'
-        'set = { partition = { name = "dirichlet", alpha = 1.0 } }\n'
-    )
+    file.write_text(WHO)
     with pytest.raises(SystemExit) as left:
         cli.main(["reproduce", str(file), "--out", str(tmp_path)])
     assert left.value.code == 0

@@ -10,7 +10,20 @@ from fedstill.core.errors import UsageError
 from fedstill.experiment import sweep
 from fedstill.experiment.result import Result
 
-WORDS = ["--data", "digits", "--clients", "4", "--active", "0.5", "--rounds", "2", "--set", "samples=300", "--set", "epochs=1"]
+WORDS = [
+    "--data",
+    "digits",
+    "--clients",
+    "4",
+    "--active",
+    "0.5",
+    "--rounds",
+    "2",
+    "--set",
+    "samples=300",
+    "--set",
+    "epochs=1",
+]
 
 
 def call(*words: str) -> int:
@@ -21,11 +34,28 @@ def call(*words: str) -> int:
 
 
 def test_a_grid_of_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fedavg", "--grid", "lr=0.05,0.5", "--grid", "alpha=0.1,10", "--seeds", "2", *WORDS, "--out", str(tmp_path), "--json"]
+    words = [
+        "fedavg",
+        "--grid",
+        "lr=0.05,0.5",
+        "--grid",
+        "alpha=0.1,10",
+        "--seeds",
+        "2",
+        *WORDS,
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     assert call(*words) == 0
     out = capsys.readouterr()
     rows = json.loads(out.out)
-    assert [row["method"] for row in rows[::2]] == ["lr=0.05, alpha=0.1", "lr=0.05, alpha=10", "lr=0.5, alpha=0.1", "lr=0.5, alpha=10"]
+    assert [row["method"] for row in rows[::2]] == [
+        "lr=0.05, alpha=0.1",
+        "lr=0.05, alpha=10",
+        "lr=0.5, alpha=0.1",
+        "lr=0.5, alpha=10",
+    ]
     runs = [Result.read(p.parent) for p in tmp_path.glob("*/seed-*/experiment.json")]
     assert len(runs) == 8
     mine = [r for r in runs if r.experiment["method"]["lr"] == 0.5 and r.experiment["partition"]["alpha"] == 10]
@@ -42,7 +72,10 @@ def test_a_grid_of_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_methods_can_be_swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("fedavg", "--grid", "method=fedavg,fedprox", "--grid", "lr=0.1", *WORDS, "--out", str(tmp_path), "--json") == 0
+    assert (
+        call("fedavg", "--grid", "method=fedavg,fedprox", "--grid", "lr=0.1", *WORDS, "--out", str(tmp_path), "--json")
+        == 0
+    )
     names = [row["method"] for row in json.loads(capsys.readouterr().out)]
     assert names == ["method=fedavg, lr=0.1"] * 2 + ["method=fedprox, lr=0.1"] * 2
     titles = {Result.read(p.parent).experiment["method"]["name"] for p in tmp_path.glob("*/*/experiment.json")}

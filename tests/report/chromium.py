@@ -9,11 +9,11 @@ import pytest
 
 BROWSER = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH")
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars", "--enable-logging=stderr",
-    "--virtual-time-budget=4000",
-)  # fmt: skip
+_FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+    *("--enable-logging=stderr", "--virtual-time-budget=4000"),
+]
 
 
 def dom(address: str | Path, room: Path, *flags: str) -> tuple[str, list[str]]:

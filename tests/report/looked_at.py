@@ -1,11 +1,10 @@
 """Runs that the report's tests look at, made once, and their metrics read by hand."""
 
 import json
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import start
@@ -17,19 +16,17 @@ LIGHT: dict[str, dict[str, Any]] = {
 }
 
 
+_room = tempfile.TemporaryDirectory()
+
+
 @cache
-def _made(out: Path) -> Path:
+def made() -> Path:
+    """FedAvg and FedKF on digits, seeds 1 and 2, three rounds: made when first asked for."""
+    out = Path(_room.name)
     for name, method in LIGHT.items():
         for seed in (1, 2):
             start(experiment({"method": method, **PLAN, "rounds": 3, "seed": seed}), out=out, name=f"{name}-{seed}")
     return out
-
-
-@pytest.fixture(scope="session")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FedAvg and FedKF on digits, seeds 1 and 2, three rounds."""
-    out = tmp_path_factory.getbasetemp() / "comparison"
-    return _made(out)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -12,16 +12,35 @@ from fedstill.report.again import command
 
 PLANS: list[dict[str, Any]] = [
     {"method": "fedavg"},
-    {"method": {"name": "fedkf", "gamma": 0.5, "gather": {"name": "remember", "start": "seen"}}, "data": "digits", "alpha": 0.01},
-    {"method": {"name": "fedprox", "mu": 0.1}, "partition": {"name": "dominant", "alpha": 1.0}, "active": 4, "clients": 9, "seed": 7},
-    {"method": "fedtkd", "models": ["cnn1", "cnn2"], "server_model": "cnn1", "public": 0.2, "local_test": 0.0, "samples": 300},
+    {
+        "method": {"name": "fedkf", "gamma": 0.5, "gather": {"name": "remember", "start": "seen"}},
+        "data": "digits",
+        "alpha": 0.01,
+    },
+    {
+        "method": {"name": "fedprox", "mu": 0.1},
+        "partition": {"name": "dominant", "alpha": 1.0},
+        "active": 4,
+        "clients": 9,
+        "seed": 7,
+    },
+    {
+        "method": "fedtkd",
+        "models": ["cnn1", "cnn2"],
+        "server_model": "cnn1",
+        "public": 0.2,
+        "local_test": 0.0,
+        "samples": 300,
+    },
     {"method": "fedavg", "attack": {"name": "logit-flip"}, "malicious": [1, 3], "per_class": True, "drop": 0.25}
     | {"method": "fedtkd", "model": "mlp"},
 ]
 
 
 @pytest.mark.parametrize("settings", PLANS)
-def test_the_command_says_everything_that_is_not_usual(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_everything_that_is_not_usual(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = experiment(settings)
     told: list[Experiment] = []
 

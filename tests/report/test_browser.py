@@ -8,17 +8,22 @@ from typing import Any
 
 import pytest
 from chromium import dom, needs_browser, with_script
-from looked_at import comparison, rows  # noqa: F401 (a fixture)
+from looked_at import made, rows
 
 from fedstill.report import html
 
 pytestmark = needs_browser
 
 
+@pytest.fixture(name="comparison")
+def _comparison() -> Path:
+    return made()
+
+
 @pytest.fixture(scope="module")
-def page(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page") / "report.html"
-    html.report([comparison], out)
+    html.report([made()], out)
     return out
 
 
@@ -39,7 +44,6 @@ def test_the_page_draws_itself_in_silence(page: Path, comparison: Path, tmp_path
     script = SAY + (
         "const all = (what) => [...document.querySelectorAll(what)].map((n) => n.textContent);"
         "say('worst', all('#clients-grid .worst'));"
-        "say('speed', [...document.querySelectorAll('#speed-body tr')].map((r) => [...r.children].map((c) => c.textContent)));"
         "say('lines', document.querySelectorAll('#curves-grid path.line').length);"
         "say('bars', all('#time-stack .bar'));"
         "say('sent', all('#traffic-stack .bar'));"
@@ -59,9 +63,15 @@ def test_the_page_draws_itself_in_silence(page: Path, comparison: Path, tmp_path
             found.append(f"worst: client {worst[1]}, {100 * worst[0]:.2f} %")
     assert told(source, "worst") == found
 
-    seconds = [fmean(sum(sum(r["seconds"].values()) for r in rows(comparison / f"{m}-{s}")) for s in (1, 2)) for m in ("fedavg", "fedkf")]
+    seconds = [
+        fmean(sum(sum(r["seconds"].values()) for r in rows(comparison / f"{m}-{s}")) for s in (1, 2))
+        for m in ("fedavg", "fedkf")
+    ]
     assert told(source, "bars") == [f"{s:.1f} s" for s in seconds]
-    sent = [sum(sum(f.values()) for r in rows(comparison / f"{m}-1") for f in r["bytes"].values()) for m in ("fedavg", "fedkf")]
+    sent = [
+        sum(sum(f.values()) for r in rows(comparison / f"{m}-1") for f in r["bytes"].values())
+        for m in ("fedavg", "fedkf")
+    ]
     assert told(source, "sent") == [f"{b / 1000:.1f} kB" if b < 1e6 else f"{b / 1e6:.1f} MB" for b in sent]
 
 
@@ -69,13 +79,17 @@ def test_rounds_to_target_are_counted_from_the_metrics(page: Path, comparison: P
     """The target is FedAvg's (active) mean last AMP; FedAvg's own rounds are all three, by definition."""
     runs = {(m, s): rows(comparison / f"{m}-{s}") for m in ("fedavg", "fedkf") for s in (1, 2)}
     target = fmean(runs["fedavg", s][-1]["models"]["active"]["amp"] for s in (1, 2))
-    script = SAY + "say('speed', [...document.querySelectorAll('#speed-body tr')].map((r) => [...r.children].map((c) => c.textContent)));"
+    script = SAY + (
+        "const lines = [...document.querySelectorAll('#speed-body tr')];"
+        "say('speed', lines.map((r) => [...r.children].map((c) => c.textContent)));"
+    )
     source, _ = dom(with_script(page, script, tmp_path / "page.html"), tmp_path)
     lines = {line[0].split("  ")[0].strip(): line[1:3] for line in told(source, "speed")}
     assert lines["fedavg · active"] == ["3", "1.00 ×"]
     for method, model in (("fedavg", "overall"), ("fedkf", "active"), ("fedkf", "overall")):
         first = [
-            next((row["round"] for row in runs[method, seed] if row["models"][model]["amp"] >= target), None) for seed in (1, 2)
+            next((row["round"] for row in runs[method, seed] if row["models"][model]["amp"] >= target), None)
+            for seed in (1, 2)
         ]
         hit = [t for t in first if t is not None]
         if not hit:
@@ -88,12 +102,16 @@ def test_rounds_to_target_are_counted_from_the_metrics(page: Path, comparison: P
         assert lines[f"{method} · {model}"] == want
 
 
-def test_pointing_at_a_curve_tells_its_numbers_and_a_click_switches_it_off(page: Path, comparison: Path, tmp_path: Path) -> None:
+def test_pointing_at_a_curve_tells_its_numbers_and_a_click_switches_it_off(
+    page: Path, comparison: Path, tmp_path: Path
+) -> None:
     script = SAY + (
         "const chart = document.querySelector('#curves-grid svg.chart'), box = chart.getBoundingClientRect();"
-        "chart.dispatchEvent(new PointerEvent('pointermove', { clientX: box.right - 12, clientY: box.top + 40, bubbles: true }));"
+        "const where = { clientX: box.right - 12, clientY: box.top + 40, bubbles: true };"
+        "chart.dispatchEvent(new PointerEvent('pointermove', where));"
         "const tip = document.querySelector('#curves-grid .tip');"
-        "say('tip', [tip.hidden, tip.querySelector('b').textContent, [...tip.querySelectorAll('div')].map((d) => [...d.children].map((c) => c.textContent))]);"
+        "const lines = [...tip.querySelectorAll('div')].map((d) => [...d.children].map((c) => c.textContent));"
+        "say('tip', [tip.hidden, tip.querySelector('b').textContent, lines]);"
         "document.querySelector('#legend button').click();"
         "say('after', document.querySelectorAll('#curves-grid path.line').length);"
         "say('pressed', document.querySelector('#legend button').getAttribute('aria-pressed'));"
@@ -110,22 +128,23 @@ def test_pointing_at_a_curve_tells_its_numbers_and_a_click_switches_it_off(page:
 
 def test_numbers_are_rounded_as_python_rounds_them(page: Path, tmp_path: Path) -> None:
     """Ties go to the even digit in both: 0.125 → 0.12, 0.375 → 0.38, 84.125 → 84.12."""
-    numbers = [0.125, 0.375, 84.125, 84.135, 2.5, 0.005, 1e-9, 99.995, 100 * 0.8416666666666667, -0.125, 71.13403184667693, 1000 / 3]
-    script = SAY + f"say('fixed', {json.dumps(numbers)}.flatMap((x) => [charts.fixed(x, 2), charts.fixed(x, 1), charts.fixed(x, 0)]));"
+    numbers = [0.125, 0.375, 84.125, 84.135, 2.5, 0.005, 1e-9, 99.995, 84.16666666666667, -0.125, 1000 / 3]
+    script = SAY + f"say('fixed', {json.dumps(numbers)}.flatMap((x) => [2, 1, 0].map((d) => charts.fixed(x, d))));"
     source, _ = dom(with_script(page, script, tmp_path / "page.html"), tmp_path)
     assert told(source, "fixed") == [f"{x:.{d}f}" for x in numbers for d in (2, 1, 0)]
 
 
 def test_nothing_is_wider_than_a_phone(page: Path, tmp_path: Path) -> None:
     """In a frame of 390 pixels (a window cannot be that narrow everywhere) the page does not scroll sideways."""
-    inner = page.read_text().replace("default-src 'none'", "default-src 'none'; frame-ancestors *")
-    (tmp_path / "inner.html").write_text(inner)
+    (tmp_path / "inner.html").write_text(page.read_text())
     outer = tmp_path / "outer.html"
-    outer.write_text(
-        '<body><iframe src="inner.html" width="390" height="800" onload="setTimeout(() => { const d = this.contentDocument.documentElement;'
-        "const box = document.createElement('pre'); box.id = 'size'; box.textContent = JSON.stringify([d.scrollWidth, d.clientWidth]);"
-        'document.body.append(box); }, 300)"></iframe></body>'
+    measure = SAY + (
+        "const frame = document.querySelector('iframe');"
+        "frame.onload = () => setTimeout(() => { const inside = frame.contentDocument.documentElement;"
+        "say('size', [inside.scrollWidth, inside.clientWidth]); }, 300);"
     )
+    frame = '<iframe src="inner.html" width="390" height="800"></iframe>'
+    outer.write_text(f"<body>{frame}<script>{measure}</script></body>")
     source, _ = dom(outer, tmp_path, "--allow-file-access-from-files")
     wide, there = told(source, "size")
     assert there == 390

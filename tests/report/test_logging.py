@@ -71,7 +71,10 @@ def test_a_run_that_fails_is_logged_as_failed(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("log", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")])
 def test_a_missing_extra_is_named(log: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match=rf"log = {log}: needs an extra: pip install 'fedstill\[{log}\]'"), logged(Watcher(), log):
+    with (
+        pytest.raises(UsageError, match=rf"log = {log}: needs an extra: pip install 'fedstill\[{log}\]'"),
+        logged(Watcher(), log),
+    ):
         pass
 
 

@@ -10,10 +10,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from looked_at import comparison, rows  # noqa: F401 (a fixture)
+from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.report import html
+
+
+@pytest.fixture(name="comparison")
+def _comparison() -> Path:
+    return made()
 
 
 class Tables(HTMLParser):
@@ -167,11 +172,21 @@ def test_fifty_runs_of_a_hundred_rounds_and_clients(comparison: Path, tmp_path: 
         for seed in range(5):
             run = tmp_path / "runs" / f"{number}-{seed}"
             run.mkdir(parents=True)
-            settings = {**plan, "clients": 100, "rounds": 100, "seed": seed, "method": {**plan["method"], "lr": 0.01 * (number + 1)}}
+            settings = {
+                **plan,
+                "clients": 100,
+                "rounds": 100,
+                "seed": seed,
+                "method": {**plan["method"], "lr": 0.01 * (number + 1)},
+            }
             (run / "experiment.json").write_text(json.dumps(settings))
             names = [str(c) for c in range(10)]
-            (run / "partition.json").write_text(json.dumps({"counts": counts[seed:] + counts[:seed], "class_names": names, "notes": []}))
-            scores = {m: {**s, "accuracy_per_client": share, "amp": 1 / 3, "fm": 1 / 7} for m, s in template["models"].items()}
+            (run / "partition.json").write_text(
+                json.dumps({"counts": counts[seed:] + counts[:seed], "class_names": names, "notes": []})
+            )
+            scores = {
+                m: {**s, "accuracy_per_client": share, "amp": 1 / 3, "fm": 1 / 7} for m, s in template["models"].items()
+            }
             line = {**template, "models": scores, "active": list(range(10))}
             (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "round": t + 1}) + "\n" for t in range(100)))
     began = time.perf_counter()

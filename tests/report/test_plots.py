@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import pytest
-from looked_at import comparison, rows  # noqa: F401 (a fixture)
+from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
 from fedstill.report import plots
 
 
-def test_a_result_plots_its_curves(comparison: Path) -> None:  # noqa: F811
+@pytest.fixture(name="comparison")
+def _comparison() -> Path:
+    return made()
+
+
+def test_a_result_plots_its_curves(comparison: Path) -> None:
     result = Result.read(comparison / "fedkf-1")
     figure = result.plot("amp", "fm")
     lines = figure.axes[0].get_lines()
@@ -23,7 +28,7 @@ def test_a_result_plots_its_curves(comparison: Path) -> None:  # noqa: F811
         result.plot("speed")
 
 
-def test_a_result_is_a_frame(comparison: Path) -> None:  # noqa: F811
+def test_a_result_is_a_frame(comparison: Path) -> None:
     frame = Result.read(comparison / "fedavg-1").to_frame()
     assert list(frame["round"]) == [1, 1, 2, 2, 3, 3]
     written = rows(comparison / "fedavg-1")[1]
@@ -32,25 +37,25 @@ def test_a_result_is_a_frame(comparison: Path) -> None:  # noqa: F811
     assert row["bytes_up"] == written["bytes"]["up"]["weights"]
 
 
-def test_a_result_shows_itself(comparison: Path) -> None:  # noqa: F811
+def test_a_result_shows_itself(comparison: Path) -> None:
     shown = Result.read(comparison / "fedavg-1")._repr_html_()
     last = rows(comparison / "fedavg-1")[-1]["models"]["active"]
     assert f"<th>active</th><td>{last['amp']:.4f}</td><td>{last['fm']:.2e}</td>" in shown
     assert "<b>fedavg</b> on digits, seed 1: 3 rounds" in shown
 
 
-def test_every_run_has_a_partition_to_show(comparison: Path) -> None:  # noqa: F811
+def test_every_run_has_a_partition_to_show(comparison: Path) -> None:
     (title, figure), *rest = plots.pictures(Result.read(comparison / "fedavg-1"))
     assert (title, rest) == ("samples of each class at each client", [])
     assert plots.inline(figure).startswith("data:image/svg+xml;base64,")
     assert plots.pictures(Result.read(comparison / "fedavg-1"), without=("partition",)) == []
 
 
-def test_painters_that_are_not_there_paint_nothing(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_painters_that_are_not_there_paint_nothing(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "PAINTERS", {"ghosts": "fedstill.report.ghosts:pictures"})
     assert plots.pictures(Result.read(comparison / "fedavg-1")) == []
 
 
-def test_large_pictures_become_pixels(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_large_pictures_become_pixels(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "LARGE", 100)
     assert plots.inline(Result.read(comparison / "fedavg-1").plot("amp")).startswith("data:image/png;base64,")

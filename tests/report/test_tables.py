@@ -17,7 +17,12 @@ def made(method: str, seed: int, amp: float, rounds: int = 2, data: str = "digit
     """A run whose active model ends with this AMP; everything else is plain."""
     plan = experiment({"method": {"name": method, **settings}, "data": data, "seed": seed, "rounds": 2}).plain()
     scores = {"amp": amp, "fm": 0.01, "wlp": amp / 2, "accuracy": None, "accuracy_per_client": [amp, amp / 2]}
-    row = {"models": {"active": scores}, "bytes": {"down": {"w": 10}, "up": {"w": 4}}, "seconds": {"clients": 1.0}, "active": [0]}
+    row = {
+        "models": {"active": scores},
+        "bytes": {"down": {"w": 10}, "up": {"w": 4}},
+        "seconds": {"clients": 1.0},
+        "active": [0],
+    }
     return Result(plan, [{**row, "round": t + 1} for t in range(rounds)], None, 2.0)
 
 
@@ -34,7 +39,11 @@ def test_seeds_of_one_experiment_are_one_row() -> None:
 
 
 def test_labels_say_what_differs_within_a_data_set_only() -> None:
-    runs = [made("fedavg", 1, 0.6, lr=0.1), made("fedavg", 1, 0.7, lr=0.5), made("fedavg", 1, 0.5, data="mnist-5k", lr=0.9)]
+    runs = [
+        made("fedavg", 1, 0.6, lr=0.1),
+        made("fedavg", 1, 0.7, lr=0.5),
+        made("fedavg", 1, 0.5, data="mnist-5k", lr=0.9),
+    ]
     names = [tables.label(run.experiment, runs) for run in runs]
     assert names == ["fedavg (lr=0.1)", "fedavg (lr=0.5)", "fedavg"]
 
@@ -55,7 +64,13 @@ def test_seeds_that_are_behind_do_not_enter_the_mean() -> None:
 def test_best_and_second_of_each_data_set() -> None:
     """0.8 is first, 0.70001 and 0.7 look alike and share the second place, 0.6 is last and bare."""
     rows = tables.comparison(
-        [made("fedavg", 1, 0.8), made("fedprox", 1, 0.7), made("fedkf", 1, 0.70001), made("fedkf-minus", 1, 0.6), made("fedavg", 1, 0.1, data="mnist-5k")]
+        [
+            made("fedavg", 1, 0.8),
+            made("fedprox", 1, 0.7),
+            made("fedkf", 1, 0.70001),
+            made("fedkf-minus", 1, 0.6),
+            made("fedavg", 1, 0.1, data="mnist-5k"),
+        ]
     )
     assert [tables.place(rows, row, "amp") for row in rows] == [1, 2, 2, 0, 0]
     assert [tables.place(rows, row, "fm") for row in rows] == [0, 0, 0, 0, 0]  # all alike: nobody is best

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from chromium import dom, needs_browser
-from looked_at import comparison, rows  # noqa: F401 (a fixture)
+from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import experiment
@@ -19,8 +19,13 @@ from fedstill.experiment.run import active
 from fedstill.report import watch
 
 
+@pytest.fixture(name="comparison")
+def _comparison() -> Path:
+    return made()
+
+
 @pytest.fixture
-def going(comparison: Path, tmp_path: Path) -> Path:  # noqa: F811
+def going(comparison: Path, tmp_path: Path) -> Path:
     """A finished run, and one that has ended two of three rounds."""
     runs = tmp_path / "runs"
     for name in ("fedavg-1", "fedkf-1"):
@@ -59,7 +64,7 @@ def test_it_tells_who_trains_how_much_was_sent_and_what_is_left(address: str, go
     assert here["models"]["overall"]["amp"] == [row["models"]["overall"]["amp"] for row in written]
 
 
-def test_curves_move(address: str, going: Path, comparison: Path) -> None:  # noqa: F811
+def test_curves_move(address: str, going: Path, comparison: Path) -> None:
     assert json.loads(get(address + "state.json"))["runs"][1]["rounds"] == [1, 2]
     last = (comparison / "fedkf-1" / "metrics.jsonl").read_text().splitlines()[2]
     with (going / "fedkf-1" / "metrics.jsonl").open("a") as file:

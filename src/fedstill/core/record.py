@@ -4,6 +4,7 @@ A record is a frozen dataclass of tensors, numbers, text, and mappings or tuples
 specification plus named tensors and back (safetensors on disk and on the wire, never pickle); the classes are looked
 up by name, so a message can only ever become a record somebody declared.
 
+    >>> import torch
     >>> @record
     ... class Greeting:
     ...     words: Tensor = carries(Carries.LOGITS)

@@ -15,7 +15,6 @@ from fedstill.data.partition import local_split
 from fedstill.data.samples import Dataset, Samples
 from fedstill.data.sources import Spec, load
 
-
 Indices = np.ndarray[Any, Any]
 
 

@@ -26,7 +26,6 @@ def say(what: Mapping[str, Any]) -> None:
     print(TELL + json.dumps(what), flush=True)
 
 
-@server.main()
 def train(grid: Grid, context: Context) -> None:
     """Drive a run; its folder is under the hub's FEDSTILL_RUNS."""
     from fedstill.core.errors import FedstillError
@@ -50,6 +49,7 @@ _workers: dict[str, Any] = {}
 
 
 def _answer(message: Message, context: Context) -> Message:
+    """A site's answer to a letter of any kind."""
     from fedstill.deploy.worker import Worker
     from fedstill.transports.flower import packed, unpacked
 
@@ -62,19 +62,6 @@ def _answer(message: Message, context: Context) -> Message:
     return Message(packed(_workers[key].answer(*unpacked(message.content))), reply_to=message)
 
 
-@client.query()
-def enrol(message: Message, context: Context) -> Message:
-    """Introduce the site."""
-    return _answer(message, context)
-
-
-@client.train()
-def work(message: Message, context: Context) -> Message:
-    """Take a turn."""
-    return _answer(message, context)
-
-
-@client.evaluate()
-def examine(message: Message, context: Context) -> Message:
-    """Mark models."""
-    return _answer(message, context)
+server.main()(train)
+for kind in (client.query, client.train, client.evaluate):  # enrolment, a turn, an exam
+    kind()(_answer)

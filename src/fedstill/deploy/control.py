@@ -163,6 +163,14 @@ class Hub:
         if rest:
             yield rest
 
+    def rounds(self, run_id: int) -> int:
+        """How many rounds a run has told of so far."""
+        log = self._call(
+            lambda: next(self.control.StreamLogs(StreamLogsRequest(run_id=run_id, after_timestamp=0.0)), None)
+        )
+        lines = [] if log is None else log.log_output.split("\n")
+        return max((told["row"]["round"] for told in _told_by(iter(lines)) if "row" in told), default=0)
+
     def fetch(self, run: str, out: Path) -> Path:
         """Bring a run's folder home, in place of an older copy of it."""
         target = out / run

@@ -103,7 +103,7 @@ def read_public(path: Path) -> bytes:
         raise UsageError(f"{path}: not a public key of OpenSSH's format ({error})") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UsageError(f"{path}: must be an elliptic-curve key, as `fedstill keys` makes")
-    return public_key_to_bytes(key)
+    return bytes(public_key_to_bytes(key))
 
 
 def _free(path: Path) -> None:

@@ -45,7 +45,8 @@ from fedstill.transports.flower import packed, unpacked
 
 HEARTBEAT = 10.0
 """Seconds between signs of life; the hub takes a node for gone after twice as long."""
-LOOK = 0.15
+LOOK, IDLE = 0.25, 1.0
+"""Seconds between looks for a letter: while a run is going on, and half a minute after the last letter."""
 PATIENCE = 8.0
 """The longest pause between two tries to reach the hub."""
 
@@ -122,18 +123,21 @@ class WarmNode:
         except ValueError:
             return False
         except httpx.HTTPStatusError as error:
-            return error.response.status_code != httpx.codes.UNAUTHORIZED
+            return bool(error.response.status_code != httpx.codes.UNAUTHORIZED)
         return True
 
     def _stay(self, client: FleetHttpClient, node: Node, answer: Answer) -> None:
         beat = _Heart(self.line, self.keys, node)
         beat.start()
+        last = 0.0
         try:
             while not self.stopped.is_set():
                 if beat.stopped.is_set():
                     raise Gone("the hub does not know this node any more")
-                if not self._look(client, node, answer):
-                    self.stopped.wait(LOOK)
+                if self._look(client, node, answer):
+                    last = time.monotonic()
+                else:
+                    self.stopped.wait(LOOK if time.monotonic() - last < 30 else IDLE)
         finally:
             beat.stopped.set()
             if self.stopped.is_set():
@@ -245,7 +249,7 @@ def _final(error: Exception, line: Line) -> None:
 
 def _body(error: httpx.HTTPStatusError) -> str:
     try:
-        return error.response.text
+        return str(error.response.text)
     except httpx.ResponseNotRead:
         return ""
 

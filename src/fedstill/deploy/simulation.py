@@ -134,11 +134,11 @@ class FlowerSimulation:
             server, client = ServerApp(), ClientApp()
             client.train()(take_turn)
 
-            @server.main()
             def hand_over(grid: Any, context: Any) -> None:
                 self.grids.put(grid)
                 self.done.wait()
 
+            server.main()(hand_over)
             here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
             config: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": here}
             run_simulation(server, client, nodes, backend_config=config)

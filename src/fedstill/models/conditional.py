@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedstill.models.classifier import Shape
-from fedstill.models.generator import build_generator
+from fedstill.models.generator import ImageGenerator, build_generator
 
 
 class EmbeddingGenerator(nn.Module):
@@ -53,19 +53,10 @@ class LabelledGenerator(nn.Module):
     With no classes it is not told the label at all.
     """
 
-    def __init__(
-        self,
-        name: str,
-        shape: Shape,
-        classes: int,
-        noise: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        channels: int | None = None,
-    ) -> None:
+    def __init__(self, image: ImageGenerator, classes: int) -> None:
         super().__init__()
+        self.image = image
         self.classes = classes
-        self.image = build_generator(name, shape, noise + classes, mean, std, channels)
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
         """Images of the noise z for the labels y."""
@@ -102,7 +93,7 @@ def build_conditional(
     """`embedding`, or a registered image generator that is told the label; `classes` = 0: told nothing."""
     if name == "embedding":
         return EmbeddingGenerator(shape, classes, noise, mean, std)
-    return LabelledGenerator(name, shape, classes, noise, mean, std, channels)
+    return LabelledGenerator(build_generator(name, shape, noise + classes, mean, std, channels), classes)
 
 
 def feature_width(module: nn.Module, shape: Shape) -> int:

@@ -190,8 +190,8 @@ def page(
     if lines:
         text = html.page(lines, title=preset.title, notes=notes, command=command, lead=lead)
     elif any(number.known for number in numbers):  # counted, not run: there are no curves
-        parts = {"title": escape(preset.title), "notes": sections.notes(notes), "lead": lead, "js": html.asset("shell.js")}
-        text = html.fill(parts, {"lead": "Beside the paper"})
+        parts = {"title": escape(preset.title), "notes": sections.notes(notes), "lead": lead}
+        text = html.fill({**parts, "js": html.asset("shell.js")}, {"lead": "Beside the paper"})
     else:
         return None
     html.write(text, room / "report.html")

@@ -93,7 +93,6 @@ def examination() -> dict[str, Any]:
     needed = ("fedstill", "torch", "numpy", "scikit-learn", "mlxtend", "safetensors", "typer", "rich", "matplotlib")
     extras = {
         "flower": "flwr",
-        "robust": "byzfl",
         "huggingface": "datasets",
         "onnx": "onnx",
         "tensorboard": "tensorboard",

@@ -80,7 +80,9 @@ def _heat(
 ) -> None:
     drawn = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
     axes.set_title(title, fontsize=9, color=_INK, loc="left")
-    axes.set_xticks(range(len(names)), [str(n) for n in names], rotation=60 if max(map(len, map(str, names))) > 2 else 0)
+    axes.set_xticks(
+        range(len(names)), [str(n) for n in names], rotation=60 if max(map(len, map(str, names))) > 2 else 0
+    )
     axes.tick_params(length=0, labelsize=8, labelcolor=_INK)
     axes.spines[:].set_visible(False)
     figure.colorbar(drawn, ax=axes, shrink=0.9).ax.tick_params(labelsize=7)

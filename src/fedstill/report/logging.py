@@ -81,7 +81,7 @@ class TensorBoard(Logger):
 
 
 class MLflow(Logger):
-    """Logs to wherever MLFLOW_TRACKING_URI says, else to MLflow's default."""
+    """Logs to wherever MLFLOW_TRACKING_URI says, else to MLflow's own default."""
 
     def __init__(self) -> None:
         try:

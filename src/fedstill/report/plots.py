@@ -162,7 +162,8 @@ def images_figure(images: NDArray[np.floating[Any]], names: Sequence[str], acros
     for axes in places:
         axes.set_axis_off()
     for axes, image, name in zip(places, images, names, strict=False):
-        axes.imshow(image[0] if len(image) == 1 else image.transpose(1, 2, 0), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        shown = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+        axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(str(name), fontsize=8, color=_INK, pad=2)
     return figure
 

@@ -29,7 +29,7 @@ from fedstill.core.shelf import Shelf
 from fedstill.deploy.letters import FORMAT, Enrol, Enrolled, Exam, Marks, Models, Refusal, Task, Work, opened
 from fedstill.deploy.setting import Setting
 
-POLL = 0.1
+POLL = 0.2
 SMALL = 1 << 20
 """Messages up to this size travel as one record."""
 AWAY = "offline"
