@@ -33,7 +33,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Averaging(LocalTraining, Method[Global, Any, Broadcast, Update]):
+class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
     """The half that weight-averaging methods share: w goes down, w_k comes up, the server averages."""
 
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
@@ -47,7 +47,7 @@ class Averaging(LocalTraining, Method[Global, Any, Broadcast, Update]):
         """A client keeps nothing, unless its gather asks it to."""
         return None
 
-    def download(self, env: Env, server: Global) -> Broadcast:
+    def download(self, env: Env, server: Global) -> Any:
         """w."""
         return Broadcast(server.weights)
 

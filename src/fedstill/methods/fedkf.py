@@ -6,22 +6,21 @@ Equation numbers are the paper's; the method page lists every choice and deviati
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.method import Env, methods
 from fedstill.core.record import State, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Global
+from fedstill.methods.fedavg import Averaging, Global
 from fedstill.models import build_generator
-from fedstill.parts.gather import Gather, Remember, Update, average
-from fedstill.parts.learner import Learner, LocalTraining, Memory, frozen
+from fedstill.parts.gather import Remember, Update
+from fedstill.parts.learner import Learner, Memory, frozen
 from fedstill.parts.losses import activation, class_entropy, cross_entropy, kl, one_hot
 
 
@@ -43,8 +42,11 @@ class Imagination:
 
 
 @dataclass(frozen=True)
-class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Update]):
-    """Algorithm 1; `FedKF` and `FedKFMinus` differ only in who teaches."""
+class KnowledgeFusion(Averaging):
+    """Algorithm 1. The server averages the active (line 9) and, in the gather, all slots (lines 7, 10).
+
+    `FedKF` and `FedKFMinus` differ only in who teaches.
+    """
 
     paper = (
         "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
@@ -57,17 +59,11 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
     noise: int = setting(100, ge=1, doc="length of z")
     generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator (β)")
     profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")
-    gather: Gather = setting(Remember(), doc="keeps the overall-clients aggregate ŵ (T1)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.profile == "authors" and isinstance(self.gather, Remember):
             object.__setattr__(self, "gather", replace(self.gather, start="seen"))
-
-    def init_server(self, env: Env) -> Global:
-        """w⁰; all slots hold it (line 2)."""
-        weights = env.initial()
-        return Global(weights, self.gather.init(env, weights))
 
     def init_client(self, env: Env) -> Imagination:
         """θ_k ← θ, the same for all (line 2)."""
@@ -80,11 +76,6 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
             return None
         with seeded(env.at(0).key("generator")):
             return build_generator(self.generator, env.shape, self.noise, env.mean, env.std, self.channels)
-
-    def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
-        """w ← average over the active (line 9); slots and ŵ in the gather (lines 7, 10)."""
-        memory, kept = self.gather.gather(env, server.memory, replies)
-        return Global(average(kept) if kept else server.weights, memory)
 
     def client(self, env: Env, state: Imagination, down: Teaching, data: Samples) -> tuple[Imagination, Update]:
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
@@ -148,19 +139,6 @@ class KnowledgeFusion(LocalTraining, Method[Global, Imagination, Teaching, Updat
             return self
         steps = self.epochs * max(1, sum(env.sizes) // (env.clients * self.batch))
         return replace(self, local_steps=steps)
-
-    def template(self, env: Env) -> Update:
-        """Weights of the global model's form."""
-        _, upload = self.gather.outgoing(env, None, env.form())
-        return upload  # type: ignore[no-any-return]
-
-    def models(self, env: Env, server: Global) -> Mapping[str, State]:
-        """`active` (ACA) and `overall` (OCA)."""
-        return {"active": server.weights, **self.gather.models(env, server.memory)}
-
-    def facts(self, env: Env, server: Global) -> Mapping[str, Any]:
-        """What the gather reports."""
-        return self.gather.facts(env, server.memory)
 
 
 @methods.register("fedkf")

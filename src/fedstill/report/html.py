@@ -16,8 +16,8 @@ from fedstill.experiment.result import Result
 from fedstill.report import plots, sections, tables
 from fedstill.report.digest import Series, digest, series_of
 
-PICTURES = 16
-"""So many pictures at most: each costs time and space."""
+PICTURES, PATIENCE = 16, 4.0
+"""So many pictures at most, and so many seconds to begin them in: each costs time and space."""
 
 _LINKS = {
     "lead": "",
@@ -143,12 +143,16 @@ def _pictures(series: Sequence[Series]) -> tuple[list[tuple[str, Any]], list[str
     """
     first: dict[int, tuple[str, Result]] = {id(line.runs[0]): (line.group, line.runs[0]) for line in series}
     found: list[tuple[str, Any]] = []
-    wrong = []
+    wrong, left, began = [], 0, time.monotonic()
     for group, result in first.values():
         here = f"{group}, seed {result.experiment['seed']}"
-        if len(found) < PICTURES:
-            try:
-                found += [(f"{here}: {title}", figure) for title, figure in plots.pictures(result, ("partition",))]
-            except FedstillError as error:
-                wrong.append(f"{here}: a picture could not be painted ({error})")
+        if len(found) >= PICTURES or time.monotonic() - began > PATIENCE:
+            left += 1
+            continue
+        try:
+            found += [(f"{here}: {title}", figure) for title, figure in plots.pictures(result, ("partition",))]
+        except FedstillError as error:
+            wrong.append(f"{here}: a picture could not be painted ({error})")
+    if left and found:
+        wrong.append(f"there are no pictures of {left} more experiments: a report of these alone has them")
     return found[:PICTURES], wrong

@@ -12,13 +12,17 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.method import methods
+from fedstill.core.shelf import Room
 from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import stage
 from fedstill.report.partition import partition_figure
 
 Pictures = list[tuple[str, Figure]]
@@ -28,6 +32,7 @@ PAINTERS = {
     "forgetting": "fedstill.report.plots:forgetting",
     "trust": "fedstill.report.plots:trust",
     "domain": "fedstill.report.plots:domain",
+    "imagined": "fedstill.report.plots:imagined",
 }
 """Where the painters are, by the kind of picture: `module:function`."""
 
@@ -39,6 +44,8 @@ _PANELS = {
 }
 _COLOURS = ("#1f6fc4", "#d2521a", "#0f8f68", "#a8459b", "#c18a00", "#2b9fb8")
 _INK, _GRID, _EDGE = "#1f2933", "#e4e7eb", "#9aa5b1"
+CLIENTS, SAMPLES = 2, 13
+"""Of how many clients imagined samples are shown, and how many."""
 LARGE = 300_000
 """Bytes of SVG above which a picture goes into the page as PNG."""
 
@@ -105,6 +112,33 @@ def domain(result: Result) -> Pictures:
     from fedstill.report.domain import pictures as found
 
     return found(result)
+
+
+def imagined(result: Result) -> Pictures:
+    """What the clients' own generators imagine, for methods whose clients keep one (FedKF); needs the run's data."""
+    name = result.experiment["method"]["name"]
+    if result.run_dir is None or name not in methods or not hasattr(methods[name], "make_generator"):
+        return []
+    state, _ = RunDir(result.run_dir).latest()
+    kept = {} if state is None else {k: state.clients[k] for k in list(state.clients)[:CLIENTS]}
+    if not all(hasattr(own, "generator") for own in kept.values()):
+        return []
+    try:
+        plan: Any = experiment(result.experiment)
+        env = stage(plan, Room()).env
+    except FedstillError:  # the data are not on this machine
+        return []
+    mean, std = (np.array(values)[:, None, None] for values in (env.mean, env.std))
+    found: Pictures = []
+    for client, own in kept.items():
+        here = env.at(len(result.rows), client)
+        generator = plan.method.make_generator(here)
+        generator.load_state_dict(own.generator)
+        noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
+        with torch.no_grad():
+            images = generator.train()(noise)[:SAMPLES].numpy() * std + mean
+        found.append((f"imagined by client {client}", images_figure(images.clip(0, 1), [""] * SAMPLES)))
+    return found
 
 
 def _class_names(result: Result) -> list[str] | None:

@@ -106,7 +106,7 @@ const charts = (() => {
       for (const line of lines) if (line.points.some((p) => p[2] > 0)) {
         const over = line.points.map((p) => `${X(p[0]).toFixed(1)},${Y(p[1] + p[2]).toFixed(1)}`);
         const under = line.points.map((p) => `${X(p[0]).toFixed(1)},${Y(p[1] - p[2]).toFixed(1)}`).reverse();
-        svg("polygon", { points: over.concat(under).join(" "), fill: line.colour, "fill-opacity": 0.13, class: "band" }, plot);
+        svg("polygon", { points: over.concat(under).join(" "), fill: line.colour, "fill-opacity": lines.length > 8 ? 0.05 : 0.13, class: "band" }, plot);
       }
       for (const line of lines) {
         const path = line.points.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("");
