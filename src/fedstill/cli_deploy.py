@@ -211,7 +211,8 @@ def _deploy(
         def tell(told: Any) -> None:
             if "started" in told:
                 live.note(f"run {run} on sites {', '.join(told['started']['sites'])}")
-                live.started(checked, None, None, told["started"]["first"])  # type: ignore[arg-type]
+                if live.view is None and not live.rows:  # not again when the run goes on after the hub's restart
+                    live.started(checked, None, None, told["started"]["first"])  # type: ignore[arg-type]
             elif "row" in told:
                 live.round(told["row"])
                 for site, why in told["row"]["missing_sites"].items():

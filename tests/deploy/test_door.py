@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from federation import Federation
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 
+httpx = pytest.importorskip("httpx", reason="the deployed form needs the extra fedstill[flower]")
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 

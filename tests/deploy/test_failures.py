@@ -55,7 +55,7 @@ def test_rogue_sites_are_refused_and_named(federation: Federation, sites_data: d
     The rogue is a fourth site. It answers exams honestly, and is in quarantine after five failures.
     """
     worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-rogue-worker")
-    noise = 1 << (30 if LONG.args[0] is False else 25)
+    noise = 1 << 25
 
     def rogue(letter: bytes, load: bytes | None) -> bytes:
         answer = record.loads(worker.answer(letter, load))
@@ -177,6 +177,24 @@ def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_d
     assert "no answer within 4 s" in rows[1]["missing_sites"]["rogue"]
     assert 4 <= rows[1]["seconds"]["clients"] < 8
     assert "rogue" not in rows[0]["missing_sites"]
+
+
+@LONG
+def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_data: dict[str, Path]) -> None:
+    """The hub stops reading after 16 MiB and the size of a model; the round ends with the others."""
+    worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-noise")
+
+    def rogue(letter: bytes, load: bytes | None) -> bytes:
+        if isinstance(record.loads(letter), Task):
+            return os.urandom(1 << 30)
+        return worker.answer(letter, load)
+
+    federation.join("rogue", rogue)
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 60})
+    federation.leave()
+    (row,) = RunDir.open(home).rows()
+    assert "larger than 16 MiB" in row["missing_sites"]["rogue"]
+    assert sorted(row["client_seconds"]) == ["1", "2", "3"]
 
 
 @LONG

@@ -59,3 +59,12 @@ def test_painters_that_are_not_there_paint_nothing(comparison: Path, monkeypatch
 def test_large_pictures_become_pixels(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "LARGE", 100)
     assert plots.inline(Result.read(comparison / "fedavg-1").plot("amp")).startswith("data:image/png;base64,")
+
+
+def test_clients_that_keep_a_generator_show_what_they_imagine(comparison: Path) -> None:
+    found = dict(plots.pictures(Result.read(comparison / "fedkf-1"), without=("partition",)))
+    active = sorted({client for row in rows(comparison / "fedkf-1") for client in row["active"]})
+    assert list(found) == [f"imagined by client {client}" for client in active[:2]]
+    image = found[f"imagined by client {active[0]}"].axes[0].get_images()[0].get_array()
+    assert image.shape == (8, 8)
+    assert 0 <= image.min() < image.max() <= 1

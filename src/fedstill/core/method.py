@@ -174,8 +174,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
 
     @classmethod
     def download_type(cls) -> type:
-        """The record that goes down to a client, from the annotation of `download`."""
-        return typing.cast(type, typing.get_type_hints(cls.download)["return"])
+        """The record that goes down to a client, from the annotation of `client`."""
+        return typing.cast(type, typing.get_type_hints(cls.client)["down"])
 
     @classmethod
     def leaves_client(cls) -> dict[str, str]:

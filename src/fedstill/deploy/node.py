@@ -33,7 +33,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -162,6 +162,8 @@ class WarmNode:
         reply = Message(packed(answer(*unpacked(message.content))), reply_to=message)
         try:
             self._send(client, node, run, reply, time.monotonic() - began)
+        except ObjectPushError:
+            self.say("an answer came too late")
         except httpx.HTTPStatusError as error:
             if error.response.status_code != httpx.codes.FORBIDDEN:
                 raise

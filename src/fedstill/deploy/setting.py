@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -98,7 +99,7 @@ class Setting:
 def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:
     """What follows from the sites' introductions; refuses sites that do not fit together."""
     sites = tuple(sorted(enrolled))
-    known = [_summary(enrolled[site].summary) for site in sites]
+    known = [introduced(enrolled[site]) for site in sites]
     agreed(known, [f"site {site}" for site in sites])
     classes = common_classes([party.class_names for party in known])
     if len(classes) < 2:
@@ -128,8 +129,29 @@ def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequ
     return (*chosen, server)
 
 
-def _summary(text: str) -> Summary:
-    return Summary(**_tuples(text))
+def introduced(site: Enrolled) -> Summary:
+    """What a site says of its data, checked as far as that can be done from afar."""
+    try:
+        known = Summary(**_tuples(site.summary))
+        numbers = (*known.mean, *known.std, *known.measured_mean, *known.measured_std, known.lowest)
+        sound = (
+            all(math.isfinite(number) for number in numbers)
+            and len(known.shape) == 3
+            and len(known.mean)
+            == len(known.std)
+            == len(known.measured_mean)
+            == len(known.measured_std)
+            == known.shape[0]
+            and known.dtype in ("uint8", "float32")
+            and 0 < site.samples <= known.size
+            and site.tests >= 0
+            and all(isinstance(name, str) for name in known.class_names)
+        )
+    except (ValueError, TypeError, AttributeError, IndexError):
+        sound = False
+    if not sound:
+        raise DataError("its introduction is not sound")
+    return known
 
 
 def _tuples(text: str) -> dict[str, Any]:
@@ -154,6 +176,8 @@ def deployable(plan: Experiment) -> Experiment:
     """The plan for sites, or why it cannot be deployed."""
     if plan.attack is not None:
         raise UsageError("attack: sites are real; attacks can only be simulated (fedstill run)")
+    if plan.drop:
+        raise UsageError(f"drop = {plan.drop}: sites are real; drop-outs can only be simulated (fedstill run)")
     if plan.public is not None and not isinstance(plan.public, str):
         raise UsageError(
             f"public = {plan.public}: {plan.title} needs a public set that the hub and every site can read; "

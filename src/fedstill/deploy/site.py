@@ -68,7 +68,8 @@ def explain(only: tuple[str, ...] = ()) -> str:
     lines = [
         "What leaves this site:",
         "  when a run begins   its name, its model's name, how many samples it trains and tests on, the images' form,",
-        "                      their mean and deviation per channel and lowest value, and the names of its classes",
+        "                      their mean and deviation per channel and lowest value, the names of its classes,",
+        "                      and a checksum of the public set where the method needs one",
         "  after every turn    what the method uploads (below), and how many seconds the turn took",
         "  at every exam       how many of its test samples each model got right (per class if the experiment asks)",
         "Its samples, its state and models of its own stay here. A method uploads:",

@@ -110,9 +110,7 @@ class Worker:
             raise UsageError(
                 f"the hub speaks format {letter.format} of letters, this site {FORMAT}: install one version"
             )
-        plan = deployable(experiment(json.loads(letter.experiment)))
-        if self.methods and plan.title not in self.methods:
-            raise UsageError(f"this site takes part in {', '.join(self.methods)} only, not in {plan.title}")
+        plan = self._agreed(experiment(json.loads(letter.experiment)))
         train, test = self.own.divided(plan.local_test, plan.seed, 0)  # the sizes do not depend on the client's number
         known = summary(self.own.train, self.own.class_names)
         public = checksum(public_set(plan, self._public(plan)))
@@ -159,7 +157,7 @@ class Worker:
         """The stage as this site sees it, made once for a setting."""
         if text not in self.scenes:
             setting = Setting.read(text)
-            plan = deployable(setting.plan)
+            plan = self._agreed(setting.plan)
             if self.name not in setting.sites:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
             client = setting.sites.index(self.name)
@@ -177,6 +175,12 @@ class Worker:
             paper = Paper(test, (torch.arange(len(test)),), None, env.classes, env.device)
             self.scenes = {text: Scene(client, plan, env, train, paper)}  # one run at a time
         return self.scenes[text]
+
+    def _agreed(self, plan: Experiment) -> Experiment:
+        """A plan that this site takes part in."""
+        if self.methods and plan.title not in self.methods:
+            raise UsageError(f"this site takes part in {', '.join(self.methods)} only, not in {plan.title}")
+        return deployable(plan)
 
     def _public(self, plan: Experiment) -> str | None:
         """Where the public set is; a path on this machine is for the site to name, never for the hub."""

@@ -120,7 +120,7 @@ def imagined(result: Result) -> Pictures:
     if result.run_dir is None or name not in methods or not hasattr(methods[name], "make_generator"):
         return []
     state, _ = RunDir(result.run_dir).latest()
-    kept = {} if state is None else {k: state.clients[k] for k in list(state.clients)[:CLIENTS]}
+    kept = {} if state is None else {k: state.clients[k] for k in sorted(state.clients)[:CLIENTS]}
     if not all(hasattr(own, "generator") for own in kept.values()):
         return []
     try:
@@ -133,7 +133,10 @@ def imagined(result: Result) -> Pictures:
     for client, own in kept.items():
         here = env.at(len(result.rows), client)
         generator = plan.method.make_generator(here)
-        generator.load_state_dict(own.generator)
+        try:
+            generator.load_state_dict(own.generator)
+        except RuntimeError:  # the run is older than this generator's form
+            return []
         noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
         with torch.no_grad():
             images = generator.train()(noise)[:SAMPLES].numpy() * std + mean

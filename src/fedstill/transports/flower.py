@@ -27,7 +27,7 @@ from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
 from fedstill.deploy.letters import FORMAT, Enrol, Enrolled, Exam, Marks, Models, Refusal, Task, Work, opened
-from fedstill.deploy.setting import Setting
+from fedstill.deploy.setting import Setting, introduced
 
 POLL = 0.2
 SMALL = 1 << 20
@@ -220,7 +220,7 @@ class FlowerTransport:
         """Send and collect: for each client the answer, of the right kind and to this very letter, or an error."""
         until = time.monotonic() + self.plan.deadline
         self.post.forget()
-        self.roster.call(self.setting.sites)
+        self.roster.call(self.setting.sites, 2.0)
         where, answers = {}, {}
         for k in letters:
             site = self.setting.sites[k]
@@ -301,7 +301,7 @@ class Roster:
         self.sites: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.since: dict[int, str] = {}
-        self.asked: set[int] = set()
+        self.answered: dict[int, str] = {}
         self.online: dict[int, tuple[str, str]] = {}
 
     def node(self, site: str) -> int | None:
@@ -313,22 +313,22 @@ class Roster:
         """See who is there; ask nodes that are new who they are, and wait for that while sites wanted are missing."""
         self.online = self.post.nodes()
         self.since = {node: since for node, (_, since) in self.online.items()}
-        new = [node for node in self.online if node not in self.asked]
-        if not new or (wanted and all(self.node(site) is not None for site in wanted)):
+        waiting = {node for node, since in self.since.items() if self.answered.get(node) != since}
+        if not waiting or (wanted and all(self.node(site) is not None for site in wanted)):
             return
-        self.asked |= set(new)
-        self.post.send(dict.fromkeys(new, self.letter), kind="query")
+        asked = {sent.node for sent in self.post.under_way.values()}
+        if new := waiting - asked:
+            self.post.send(dict.fromkeys(sorted(new), self.letter), kind="query")
         until = time.monotonic() + seconds
-        waiting = set(new)
         while waiting and time.monotonic() < until:
             for node, answer in self.post.collect(SPARE):
                 waiting.discard(node)
                 self._note(node, answer)
             time.sleep(POLL if waiting else 0)
-        self.asked -= waiting  # to be asked again
 
     def _note(self, node: int, answer: bytes | FedstillError) -> None:
-        registered = self.online[node][0]
+        registered, since = self.online.get(node, ("", ""))
+        self.answered[node] = since
         site = registered or f"node {node}"
         try:
             if isinstance(answer, FedstillError):
@@ -341,6 +341,7 @@ class Roster:
                 raise FedstillError(found.why)
             if found.run != self.run:
                 raise FedstillError(f"an answer to run {found.run!r}")
+            introduced(found)
         except FedstillError as error:
             self.refused[site] = f"does not take part: {error}"
             return
