@@ -124,6 +124,15 @@ def test_show_says_what_leaves_a_client(name: str, capsys: pytest.CaptureFixture
     assert "what leaves a client" in out
 
 
+def test_show_knows_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call("show fedkf/table5 --json", capsys)
+    assert code == 0
+    assert json.loads(out)["content"]["base"]["data"] == "emnist-letters"
+    code, out, _ = call("show fedkf/table5", capsys)
+    assert "fedstill reproduce fedkf/table5" in out
+    assert "FedKF (OCA)" in out
+
+
 def test_doctor_knows_the_embedded_data(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call("doctor --json", capsys)
     found = json.loads(out)

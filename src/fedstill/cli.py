@@ -290,7 +290,9 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
         return 1 if isinstance(error, RunError) else 2
 
 
-from fedstill import cli_demo, cli_deploy, cli_reports  # noqa: E402, F401 (their commands join `app`)
-
 if __name__ == "__main__":
-    main()
+    from fedstill.cli import main as entry  # the other files' commands join the app of this module, not of __main__
+
+    entry()
+
+from fedstill import cli_demo, cli_deploy, cli_reports  # noqa: E402, F401 (their commands join `app`)

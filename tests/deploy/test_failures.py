@@ -190,7 +190,7 @@ def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_d
         return worker.answer(letter, load)
 
     federation.join("rogue", rogue)
-    home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 60})
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 90})
     federation.leave()
     (row,) = RunDir.open(home).rows()
     assert "larger than 16 MiB" in row["missing_sites"]["rogue"]

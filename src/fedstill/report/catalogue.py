@@ -18,7 +18,7 @@ from fedstill.core.registry import Registry
 from fedstill.core.value import plain
 from fedstill.data import datasets, found, partitions
 from fedstill.experiment.config import Experiment, experiment, toml
-from fedstill.experiment.presets import describe, presets
+from fedstill.experiment.presets import describe, presets, read_preset
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
@@ -54,13 +54,17 @@ def listing(what: str) -> list[dict[str, str]]:
 
 
 def card(name: str) -> dict[str, Any]:
-    """A registered thing: what it is, its settings, and for a method what leaves a client."""
+    """A registered thing: what it is, its settings, and for a method what leaves a client; of a preset, its content."""
+    if name in presets():
+        preset = read_preset(name)
+        about = f"{preset.title}. {preset.note}".strip()
+        return {"name": name, "kind": "preset", "about": about, "content": dict(preset.content)}
     for kind, registry in KINDS.items():
         if name in registry:
             thing = registry[name]
             break
     else:
-        raise unknown("name", name, [n for registry in KINDS.values() for n in registry])
+        raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
     found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
     if hasattr(thing, "__dataclass_fields__"):
         found["settings"] = [
@@ -128,6 +132,11 @@ def show_card(found: Mapping[str, Any]) -> None:
     """Print a card."""
     console = Console(highlight=False)
     console.print(f"[bold]{found['name']}[/bold]  {found['about']}\n")
+    if "content" in found:
+        print(toml(found["content"]["base"]))
+        for way in ("rows", "columns"):
+            print(f"{way}: {', '.join(entry['label'] for entry in found['content'][way])}")
+        print(f"\nfedstill reproduce {found['name']} --dry-run")
     if found.get("paper"):
         console.print(f"paper: {found['paper']}")
     if "leaves_client" in found:

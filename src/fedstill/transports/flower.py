@@ -34,6 +34,8 @@ SMALL = 1 << 20
 """Messages up to this size travel as one record."""
 AWAY = "offline"
 GONE = "offline since the middle of the round"
+CHUNK = 5 << 20
+"""Bytes of an object of Flower's, at most."""
 SPARE = 16 << 20
 """An answer may be this many bytes larger than it should be before it is left where it is."""
 
@@ -66,6 +68,11 @@ def unpacked(content: RecordDict) -> tuple[bytes, bytes | None]:
     if not isinstance(letter, bytes) or not isinstance(load, bytes | None):
         raise FedstillError("a message without a letter in it")
     return letter, load
+
+
+def too_large(limit: int) -> str:
+    """Why an answer is left unread."""
+    return f"refused: its answer is larger than {limit >> 20} MiB"
 
 
 @dataclass
@@ -133,6 +140,8 @@ class Post:
         run = self.grid.run.run_id
         node = self.grid.node
         fetch = make_pull_object_fn_protobuf(client.PullObject, node, run)
+        if len(sent.parts or ()) > limit // CHUNK + 16:
+            raise FedstillError(too_large(limit))
         while sent.parts:
             try:
                 content = fetch(sent.parts[-1])
@@ -141,7 +150,7 @@ class Post:
             sent.contents[sent.parts.pop()] = content
             sent.size += len(content)
             if sent.size > limit:
-                raise FedstillError(f"refused: its answer is larger than {limit >> 20} MiB")
+                raise FedstillError(too_large(limit))
         client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=sent.answer)
         )
@@ -168,6 +177,9 @@ class FlowerTransport:
         self.roster = roster
         self.failures = [0] * len(setting.sites)
         self.text = setting.text()
+        self.late = f"no answer within {self.plan.deadline:g} s"
+        self.busy: set[int] = set()
+        """Sites that are still at the letter before: they get no exam, which would wait for them once more."""
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every site its download; who has not answered by the deadline is missing."""
@@ -179,14 +191,16 @@ class FlowerTransport:
             groups.setdefault(id(down), []).append(k)
         loads = [(record.dumps(downs[ks[0]]), ks) for ks in groups.values()]
         form = record.size(self.method.template(env.at(env.round, next(iter(downs))))) if downs else 0
-        answers = self._ask(env, letters, loads, Work, "train", 2 * form + SPARE)
+        limit = 2 * form + SPARE
+        answers = self._ask(env, letters, loads, Work, "train", limit)
+        self.busy = {k for k, answer in answers.items() if str(answer) in (self.late, too_large(limit))}
         return [self._reply(env, k, answers[k]) for k in downs]
 
     def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
         """Every site's marks for these models, and for its own; sites that do not answer are left out."""
-        everyone = range(len(self.setting.sites))
+        everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy]
         letters = {k: Exam(self.setting.run, env.round, k, self.text) for k in everyone}
-        loads = [(record.dumps(Models(models)), list(everyone))]
+        loads = [(record.dumps(Models(models)), everyone)]
         answers = self._ask(env, letters, loads, Marks, "evaluate", SPARE)
         return {k: marks for k, marks in answers.items() if isinstance(marks, Marks)}
 
@@ -263,8 +277,7 @@ class FlowerTransport:
                         since[node] = None
                         load = next(load for load, clients in loads if k in clients)
                         self.post.send({node: record.dumps(letters[k])}, load, name, str(env.round + 1))
-        late = FedstillError(f"no answer within {self.plan.deadline:g} s")
-        return {k: answers.get(k, late) for k in where.values()}
+        return {k: answers.get(k, FedstillError(self.late)) for k in where.values()}
 
     def _checked(self, answer: bytes | FedstillError, letter: Any, kind: type) -> Any:
         """The answer to this letter, or what is wrong with what came instead."""
