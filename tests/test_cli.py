@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fedstill.cli import main
-from fedstill.core.method import methods
+from fedstill.report.catalogue import methods
 
 SMALL = "--data digits --samples 400 --clients 6 --active 0.5 --alpha 0.5 --rounds 2 --workers inline --set epochs=1"
 RUN = f"run fedavg {SMALL}"
@@ -194,7 +194,7 @@ def test_a_data_file_cut_in_half_is_named(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_help_does_not_import_torch() -> None:
-    script = "import sys, fedstill.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"
+    script = "import sys, fedstill.cli as c\ntry: c.main(['-h'])\nexcept SystemExit: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "resume" in done.stdout

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
-from fedstill.models.classifier import Classifier, Shape
 from fedstill.core.rng import seeded
+from fedstill.models.classifier import Classifier, Shape
 
 
 def adopt(own: nn.Module, shape: Shape, classes: int, title: str) -> Classifier:

@@ -17,10 +17,10 @@ from typing import Any
 from torch import nn
 
 from fedstill.core.errors import UsageError
+from fedstill.core.rng import seeded
 from fedstill.models.adopt import adopt, one_line
 from fedstill.models.classifier import Classifier, Shape
 from fedstill.models.registry import models
-from fedstill.core.rng import seeded
 
 Spec = str | nn.Module | Callable[..., nn.Module]
 
