@@ -75,7 +75,8 @@ def main() -> None:
     for clients, row in best.items():
         print(
             f"K = {clients:>6}: {row['seconds']:.3f} s a round ({row['seconds'] / first['seconds']:.2f}×), "
-            f"of which server {1000 * row['server']:.1f} ms; peak memory {row['peak']:.0f} MiB ({row['peak'] / first['peak']:.2f}×)"
+            f"of which server {1000 * row['server']:.1f} ms; "
+            f"peak memory {row['peak']:.0f} MiB ({row['peak'] / first['peak']:.2f}×)"
         )
 
 

@@ -38,7 +38,7 @@ class Env:
     classes: int
     shape: tuple[int, int, int]
     build: Callable[[int | None, int | None], nn.Module]
-    """`build(k, seed)`: a module of client k's architecture (the server's for None), initialised from the seed if any."""
+    """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given."""
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     public: Any = None

@@ -59,12 +59,10 @@ def card(name: str) -> dict[str, Any]:
         preset = read_preset(name)
         about = f"{preset.title}. {preset.note}".strip()
         return {"name": name, "kind": "preset", "about": about, "content": dict(preset.content)}
-    for kind, registry in KINDS.items():
-        if name in registry:
-            thing = registry[name]
-            break
-    else:
+    kind = next((kind for kind, registry in KINDS.items() if name in registry), None)
+    if kind is None:
         raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
+    thing = KINDS[kind][name]
     found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
     if hasattr(thing, "__dataclass_fields__"):
         found["settings"] = [
@@ -164,6 +162,5 @@ def show_examination(found: Mapping[str, Any]) -> None:
     print(f"{'accelerator':<14} {found['accelerator'] or 'none'}")
     print(f"{'FEDSTILL_DATA':<14} {found['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
     for name, where in found["data"].items():
-        print(
-            f"  {name:<16} {where or 'not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]'}"
-        )
+        missing = "not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]"
+        print(f"  {name:<16} {where or missing}")
