@@ -10,8 +10,9 @@ from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import Party, Round, rounds
-from fedstill.core.method import Reply
+from fedstill.core.method import Method, Reply
 from fedstill.core.shelf import Room
+from fedstill.core.value import build_named, plain
 from fedstill.data import load
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
@@ -73,14 +74,14 @@ def test_the_ledger_shows_that_no_discriminator_left() -> None:
 
 
 def test_equal_discriminators_are_plain_ensemble_distillation() -> None:
-    method, plain = small(), small(correlation=False)
+    method, equal = small(), small(correlation=False)
     _, ready = ready_for(method)
     replies = turns(method, ready)
     same = replies[0].upload.discriminator
     zero = {name: torch.zeros_like(tensor) for name, tensor in same.items()}  # f = ½ everywhere
     alike = [replace(r, upload=replace(r.upload, discriminator=zero)) for r in replies]
     env, server = ready.env.at(0), method.init_server(ready.env)
-    one, other = method.server(env, server, alike), plain.server(env, server, alike)
+    one, other = method.server(env, server, alike), equal.server(env, server, alike)
     for name, tensor in one.weights.items():
         torch.testing.assert_close(other.weights[name], tensor, atol=1e-5, rtol=0)
     torch.testing.assert_close(torch.stack(list(one.factors.values()))[:, one.made > 0].mean(), torch.tensor(1 / 3))
@@ -183,6 +184,8 @@ def test_the_authors_profile() -> None:
         True,
     )
     assert method.channels == 4, "what the user says stands"
+    assert build_named(Method, plain(method)) == method
+    assert build_named(Method, plain(small(local_steps="none"))).local_steps is None
     done = played(method, 6, active=6, clients=6, samples=200)
     assert same_bits(done[0].server.weights, done[0].server.average)
     assert not same_bits(done[1].server.weights, done[1].server.average)

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+import fedstill.methods  # noqa: F401 (a checkpoint is read by their records)
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
@@ -58,7 +59,7 @@ def samples_figure(gallery: Mapping[int, ArrayLike]) -> Figure:
 def weights_figure(facts: Mapping[str, Any], counts: NDArray[Any], class_names: Sequence[str]) -> Figure:
     """Side by side, client × class: the mean α̂ on generated samples of a class, and its share of the client's own.
 
-    A column without colour is a class of which no sample was made.
+    A grey column is a class of which no sample was made.
     """
     clients = sorted(facts["domain_weights"], key=int)
     weights = np.array([facts["domain_weights"][k] for k in clients], float)
@@ -79,6 +80,7 @@ def _heat(
     figure: Figure, axes: Axes, values: NDArray[Any], names: Sequence[str], title: str, low: float, high: float | None
 ) -> None:
     drawn = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    axes.set_facecolor(_GRID)
     axes.set_title(title, fontsize=9, color=_INK, loc="left")
     axes.set_xticks(
         range(len(names)), [str(n) for n in names], rotation=60 if max(map(len, map(str, names))) > 2 else 0
