@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.errors import unknown
 from fedstill.core.method import Env
 from fedstill.core.record import State
 from fedstill.core.rng import seeded
 from fedstill.core.value import Value, setting
 from fedstill.models.conditional import build_conditional
+from fedstill.models.registry import generators
 from fedstill.parts.learner import Learner, frozen, optimizer_of
 
 Gallery = Mapping[int, Tensor]
@@ -26,6 +28,12 @@ class Imagining(Value):
     channels: int | None = setting(None, ge=1, doc="width of an image generator")
     conditional: bool = setting(True, doc="the generator is told a label")
     generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = ["embedding", *generators]
+        if self.generator not in known:
+            raise unknown("generator", self.generator, known)
 
     def make_generator(self, env: Env, weights: State | None = None) -> nn.Module:
         """g with these weights, or with those it starts from."""
