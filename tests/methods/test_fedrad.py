@@ -39,13 +39,13 @@ def test_the_local_loss_by_hand():
         0.411980: FedRAD(relational=False),
     }
     for expected, method in losses.items():
-        assert method.local_loss(0.5, OWN, OTHER, FIRST).item() == pytest.approx(expected, abs=1e-6)
+        assert method.losses(0.5, OWN, OTHER, FIRST)[0].item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_global_loss_by_hand():
     """(3) CE = −ln ¾ = .287682, KL(p_n‖p_g) = .143841: ½ · .287682 + ½ · .143841 = .215762, whatever λ is."""
     for method in (FedRAD(), FedRAD(adaptive_weight=False), FedRAD(relational=False)):
-        assert method.global_loss(0.5, OWN, OTHER, FIRST).item() == pytest.approx(0.215762, abs=1e-6)
+        assert method.losses(0.5, OWN, OTHER, FIRST)[1].item() == pytest.approx(0.215762, abs=1e-6)
 
 
 def test_relations_count_with_their_share():
@@ -53,22 +53,22 @@ def test_relations_count_with_their_share():
     own, other = (torch.tensor([[0.0, 0.0], [1.0, 0.0], [c, 0.0]]) for c in (3.0, 2.0))
     y = torch.tensor([0, 0, 0])
     whole, single = FedRAD(adaptive_weight=False), FedRAD(relational=False)
-    divergence = single.local_loss(0.0, own, other, y).item()
-    assert whole.local_loss(0.0, own, other, y).item() == pytest.approx(divergence / 2 + 1 / 96)
-    divergence = single.global_loss(0.0, own, other, y).item()
-    assert whole.global_loss(0.0, own, other, y).item() == pytest.approx(divergence + 1 / 48)
-    assert replace(whole, pairs="sum").global_loss(0.0, own, other, y).item() == pytest.approx(divergence + 1 / 8)
+    divergence = single.losses(0.0, own, other, y)[0].item()
+    assert whole.losses(0.0, own, other, y)[0].item() == pytest.approx(divergence / 2 + 1 / 96)
+    divergence = single.losses(0.0, own, other, y)[1].item()
+    assert whole.losses(0.0, own, other, y)[1].item() == pytest.approx(divergence + 1 / 48)
+    assert replace(whole, pairs="sum").losses(0.0, own, other, y)[1].item() == pytest.approx(divergence + 1 / 8)
 
 
 def test_the_other_model_is_a_constant():
     """In (2) the global model's weights get no gradient, in (3) the local model's get none."""
     x, y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 0, 1])
     local, copy = nn.Linear(3, 2), nn.Linear(3, 2)
-    FedRAD().local_loss(0.5, local(x), copy(x), y).backward()
+    FedRAD().losses(0.5, local(x), copy(x), y)[0].backward()
     assert local.weight.grad.abs().sum() > 0
     assert copy.weight.grad is None
     local.zero_grad()
-    FedRAD().global_loss(0.5, local(x), copy(x), y).backward()
+    FedRAD().losses(0.5, local(x), copy(x), y)[1].backward()
     assert copy.weight.grad.abs().sum() > 0
     assert local.weight.grad is None
 

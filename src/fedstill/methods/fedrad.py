@@ -19,7 +19,7 @@ from fedstill.data.samples import Samples
 from fedstill.methods.fedavg import Broadcast, Global
 from fedstill.parts.gather import Everyone, Gather, Update, mean
 from fedstill.parts.learner import LocalTraining, Memory
-from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relational
+from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relation_gap, relations
 
 
 @record
@@ -78,8 +78,9 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
         alpha = self.alpha(env)
         for x, y in self.batches(env, data, copy.module):
             own, other = local(x), copy(x)
-            local.step(self.local_loss(alpha, own, other, y))
-            copy.step(self.global_loss(alpha, own, other, y))
+            for_local, for_copy = self.losses(alpha, own, other, y)
+            local.step(for_local)
+            copy.step(for_copy)
         kept, upload = self.gather.outgoing(env, state.kept, copy.weights)
         return Local(local.weights, local.memory, kept), upload
 
@@ -93,24 +94,17 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
             return 1.0
         return entropy_weight(other, self.eta, self.temperature) if self.adaptive_weight else 0.5
 
-    def local_loss(self, alpha: float, own: Tensor, other: Tensor, y: Tensor) -> Tensor:
-        """(2) α CE + (1−α) [λ KL(p_g‖p_n) + (1−λ) L_RKD]; the global model's logits `other` are constants."""
+    def losses(self, alpha: float, own: Tensor, other: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(2) for the local model's logits `own`, (3) for the copy's `other`; in each the other's are constants."""
         weight = self.weight(other)
-        taught = weight * kl(other.detach(), own, self.temperature)
+        local = weight * kl(other.detach(), own, self.temperature)
+        copy = kl(own.detach(), other, self.temperature)
         if self.relational:
-            taught = taught + (1 - weight) * self.relations(other, own)
-        return alpha * cross_entropy(own, y) + (1 - alpha) * taught
-
-    def global_loss(self, alpha: float, own: Tensor, other: Tensor, y: Tensor) -> Tensor:
-        """(3) α CE + (1−α) [KL(p_n‖p_g) + L_RKD]; the local model's logits `own` are constants."""
-        taught = kl(own.detach(), other, self.temperature)
-        if self.relational:
-            taught = taught + self.relations(own, other)
-        return alpha * cross_entropy(other, y) + (1 - alpha) * taught
-
-    def relations(self, teacher: Tensor, student: Tensor) -> Tensor:
-        """L_RKD (7, 8)."""
-        return relational(teacher, student, self.delta, self.paper_mu, self.pairs)
+            mine, theirs = relations(own, self.paper_mu), relations(other, self.paper_mu)
+            local = local + (1 - weight) * relation_gap(theirs, mine, self.delta, self.pairs)
+            copy = copy + relation_gap(mine, theirs, self.delta, self.pairs)
+        local = alpha * cross_entropy(own, y) + (1 - alpha) * local
+        return local, alpha * cross_entropy(other, y) + (1 - alpha) * copy
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
         """w_g ← the plain mean of the uploaded copies (line 8)."""

@@ -13,6 +13,7 @@ __all__ = [
     "entropy_weight",
     "kl",
     "one_hot",
+    "relation_gap",
     "relational",
     "relations",
 ]
@@ -59,6 +60,14 @@ def relations(logits: Tensor, paper_mu: bool = False) -> Tensor:
     return distances / (share * distances.mean()).clamp_min(1e-12)
 
 
+def relation_gap(teacher: Tensor, student: Tensor, delta: float = 1.0, pairs: str = "mean") -> Tensor:
+    """L_RKD of relations that are known already: the teacher's are constants; fewer than two samples give 0."""
+    if not student.numel():
+        return student.sum()
+    loss = huber_loss(student, teacher.detach(), delta=delta)
+    return loss if pairs == "mean" else loss * 2 * student.numel()  # both orders of every pair
+
+
 def relational(
     teacher: Tensor, student: Tensor, delta: float = 1.0, paper_mu: bool = False, pairs: str = "mean"
 ) -> Tensor:
@@ -67,10 +76,7 @@ def relational(
     The mean over pairs, or with `pairs = "sum"` the sum over the B(B−1) ordered ones; fewer than two samples give 0.
     Scaling either's logits, or permuting both batches, changes nothing.
     """
-    if len(student) < 2:
-        return 0.0 * student.sum()
-    loss = huber_loss(relations(student, paper_mu), relations(teacher.detach(), paper_mu), delta=delta)
-    return loss if pairs == "mean" else loss * len(student) * (len(student) - 1)
+    return relation_gap(relations(teacher.detach(), paper_mu), relations(student, paper_mu), delta, pairs)
 
 
 def entropy_weight(logits: Tensor, eta: float = 1.6, temperature: float = 1.0) -> Tensor:
