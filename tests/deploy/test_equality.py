@@ -8,31 +8,33 @@ from typing import Any
 
 import pytest
 from federation import FEDSTILL, LONG, SITES, Federation
+from smallest import small_method
 
 import fedstill
 from fedstill.core.record import leaves
+from fedstill.core.value import plain
 from fedstill.experiment.rundir import RunDir
+from fedstill.report.catalogue import methods
 
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of Flower
 
-PLANS: dict[str, dict[str, Any]] = {
-    "fedavg": {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "model": "mlp"},
-    "fedkf": {"method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "noise": 8, "channels": 4}, "model": "mlp"},
-    "fedtkd": {"method": {"name": "fedtkd", "epochs": 1}, "models": ["mlp", "lenet5", "cnn3"], "public": "public"},
-    "dafkd": {"method": {"name": "dafkd", "epochs": 1, "noise": 8}, "model": "mlp"},
-}
+DIFFERENT = {"fedtkd": ["mlp", "lenet5", "cnn3"]}
+"""Who gets a different network at every site; the rest have one."""
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", pytest.param("fedkf", marks=LONG), "fedtkd", pytest.param("dafkd", marks=LONG)]
-)
+def plan_of(name: str, public: Path) -> dict[str, Any]:
+    method = small_method(name)
+    plan: dict[str, Any] = {"method": plain(method), "rounds": 3, "seed": 4}
+    plan |= {"models": DIFFERENT[name]} if name in DIFFERENT else {"model": "mlp"}
+    return {**plan, "public": str(public)} if method.needs_public else plan
+
+
+@pytest.mark.parametrize("name", [n if n in ("fedavg", "fedtkd") else pytest.param(n, marks=LONG) for n in methods])
 def test_the_deployed_model_is_the_simulated_one(
     name: str, federation: Federation, sites_data: dict[str, Path], tmp_path: Path
 ) -> None:
     """Three sites, three rounds: the server's whole state agrees to 1e-6, and so do AMP, FM and WLP."""
-    plan = {**PLANS[name], "rounds": 3, "seed": 4}
-    if "public" in plan:
-        plan["public"] = str(sites_data["public"])
+    plan = plan_of(name, sites_data["public"])
     simulated = fedstill.run(
         **{**plan, "data": [str(sites_data[s]) for s in SITES]},
         active=1.0,
