@@ -2,7 +2,7 @@
 
     python benchmarks/fedrad.py            (about 20 s; prints the ratio, fails above 2.3)
 
-Turns of both methods take place alternately in one process, so that a slow moment slows both; the ratio is the median of
+Turns of both methods alternate in one process, so that a slow moment slows both; the ratio is the median of
 those of neighbouring turns. One LeNet-5 on 28×28 noise: the images do not matter to the time.
 """
 

@@ -24,7 +24,7 @@ from fedstill.methods import FedAvg
 from fedstill.parts.gather import mean
 
 SIZES = (150, 400, 600, 1200)
-METHOD = FedAvg(lr=0.05, epochs=10, batch=64)
+METHOD = FedAvg(lr=0.01, epochs=10, batch=64)
 
 
 def plain_lenet() -> nn.Module:
