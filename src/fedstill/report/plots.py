@@ -81,7 +81,8 @@ def forgetting(result: Result) -> Pictures:
     from fedstill.report.forgetting import local_figure, rounds_figure
 
     found = [("accuracy on each class, over the rounds", rounds_figure(result))]
-    if any("per_class_after_training" in s for row in result.rows for s in row.get("models", {}).values()):
+    trained = any("per_class_after_training" in s for row in result.rows for s in row.get("models", {}).values())
+    if trained and result.experiment.get("evaluate_every", 1) == 1:  # before and after need two rounds in a row
         found.append(("accuracy on each class before and after a client's training", local_figure(result)))
     return found
 
