@@ -25,10 +25,12 @@ test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites
 	$(BIN)/pip install -q -c constraints.txt -e ".[flower]"
 	FEDSTILL_DEPLOY_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/deploy --durations=10
 
-check: $(VENV)/ready ## lint, types, coverage
+check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -n auto tests/core tests/parts tests/data tests/models --cov=fedstill.core --cov=fedstill.parts \
+	  --cov=fedstill.data --cov=fedstill.models --cov-report=term:skip-covered --cov-fail-under=90
 
 format: $(VENV)/ready ## let ruff format the code
 	$(BIN)/ruff format src tests benchmarks

@@ -47,5 +47,5 @@ def verdict(plain: Any, fused: Any) -> str:
     return (
         f"20 clients whose digits differ: FedKF served them {more} than FedAvg, on average {b['amp']:.1%} against "
         f"{a['amp']:.1%}, the worst client {b['wlp']:.1%} against {a['wlp']:.1%}, FM (unfairness) {b['fm']:.4f} "
-        f"against {a['fm']:.4f}; each sent {size(fused.bytes()['up'])} of weights up, and no image left a client."
+        f"against {a['fm']:.4f}; together they sent {size(fused.bytes()['up'])} of weights up, and no image left them."
     )
