@@ -154,6 +154,7 @@ def test_the_summary_has_everything_it_promises(runs: Path) -> None:
     for scores in found["models"].values():
         assert {"amp", "fm", "wlp", "accuracy_per_client", "best"} <= scores.keys()
         assert len(scores["accuracy_per_client"]) == 6
+        assert scores["wlp"] <= scores["mixtures"]["worst"] <= scores["mixtures"]["mean"] <= 1
     rows = RunDir.open(runs / "run").rows()
     assert found["bytes"]["up"] == sum(sum(r["bytes"]["up"].values()) for r in rows) > 0
 

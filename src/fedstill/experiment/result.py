@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from fedstill.experiment.metrics import rounds_to
+from fedstill.core.rng import numpy_stream
+from fedstill.experiment.metrics import mixtures, rounds_to
 from fedstill.experiment.rundir import RunDir
 
 METRICS = ("amp", "fm", "wlp", "accuracy")
@@ -48,6 +50,14 @@ class Result:
         """A model's metrics in the round with its best AMP, with that round."""
         row = max(self._evaluated, key=lambda r: r["models"][model]["amp"])
         return {"round": row["round"], **{m: row["models"][model].get(m) for m in METRICS}}
+
+    def mixtures(self, model: str, count: int = 100) -> dict[str, float] | None:
+        """Accuracy on random mixtures of the clients' distributions, in the last evaluated round (FedKF V-D)."""
+        each = self.last(model)["accuracy_per_client"]
+        if all(accuracy is None for accuracy in each):
+            return None
+        found = mixtures(each, count, numpy_stream(int(self.experiment["seed"]), "mixtures"))
+        return {"count": count, "worst": min(found), "mean": fmean(found)}
 
     def rounds_to(self, model: str, metric: str, target: float) -> int | None:
         """The first round in which the metric reaches the target."""
@@ -102,7 +112,7 @@ class Result:
             "data": self.experiment["data"],
             "seed": self.experiment["seed"],
             "rounds": len(self.rows),
-            "models": {m: {**self.last(m), "best": self.best(m)} for m in self.models},
+            "models": {m: {**self.last(m), "best": self.best(m), "mixtures": self.mixtures(m)} for m in self.models},
             "bytes": self.bytes(),
             "bytes_by_field": self.bytes_by_field(),
             "seconds": round(self.seconds, 3),
