@@ -257,13 +257,19 @@ def test_one_sample_for_each_client_and_a_class_with_no_samples(runs: Path) -> N
 def test_interrupted_by_the_user_it_can_be_resumed(runs: Path) -> None:
     words = shlex.split("run fedavg --data digits --clients 6 --rounds 100000 --workers 2 --name long --out")
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedstill.cli", *words, str(runs)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "fedstill.cli", *words, str(runs)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )
-    deadline = time.monotonic() + 240
-    while not list(runs.glob("long/checkpoints/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    try:
+        deadline = time.monotonic() + 240
+        while not list(runs.glob("long/checkpoints/*.json")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert f"fedstill resume {runs / 'long'}" in told
     assert "Traceback" not in told

@@ -86,7 +86,7 @@ class Processes:
         """Stop all workers."""
         for worker in self.workers:
             worker.pipe.close()
-            worker.process.terminate()
+            worker.process.kill()  # it holds nothing that could be lost, and a kill is never missed
         for worker in self.workers:
             worker.process.join()
         self.workers = []
