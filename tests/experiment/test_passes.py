@@ -25,7 +25,6 @@ def test_as_the_paper_counts(name: str) -> None:
     assert tuple(passes(plan).values()) == TABLE_IX[name]
 
 
-@pytest.mark.skipif("fedgen" not in methods, reason="not there")
 def test_features_fed_to_the_head_alone_are_half_a_pass() -> None:
     """FedGen, generated batches of 16 beside real ones of 16: the head sees 1 real and 2 generated batches (one of
     them without gradient), the first layer 1: forward (1 + 3)/2 = 2, backward (1 + 2)/2 = 1.5; 2 of the generator."""

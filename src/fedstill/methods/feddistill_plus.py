@@ -16,7 +16,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedhe import ClassWisdom, MeanLogits
+from fedstill.methods.fedhe import ClassWisdom, MeanLogits, fused
 from fedstill.parts.distil import sent, server_slots
 from fedstill.parts.gather import Everyone, Gather, Remember, average
 from fedstill.parts.learner import LocalTraining, Memory
@@ -152,12 +152,3 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
     def facts(self, env: Env, server: Shared) -> Mapping[str, Any]:
         """How many classes are known, and what the gather reports."""
         return {"known_classes": int(server.wisdom.known.sum()), **self.gather.facts(env, server.memory)}
-
-
-def fused(before: ClassWisdom, uploads: Sequence[MeanLogits]) -> ClassWisdom:
-    """Per class, the mean over the clients that have it; a class that nobody has keeps what was known of it."""
-    seen = torch.stack([u.seen for u in uploads]).double()
-    total = torch.einsum("kc,kcd->cd", seen, torch.stack([u.logits for u in uploads]).double())
-    holders = seen.sum(0)
-    means = (total / holders.clamp_min(1).unsqueeze(1)).float()
-    return ClassWisdom(torch.where(holders.unsqueeze(1) > 0, means, before.logits), before.known | (holders > 0))

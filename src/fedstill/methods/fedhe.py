@@ -35,6 +35,15 @@ class ClassWisdom:
     known: Tensor
 
 
+def fused(before: ClassWisdom, uploads: Sequence[MeanLogits]) -> ClassWisdom:
+    """Per class, the mean over the clients that have it; a class that nobody has keeps what was known of it."""
+    seen = torch.stack([u.seen for u in uploads]).double()
+    total = torch.einsum("kc,kcd->cd", seen, torch.stack([u.logits for u in uploads]).double())
+    holders = seen.sum(0)
+    means = (total / holders.clamp_min(1).unsqueeze(1)).float()
+    return ClassWisdom(torch.where(holders.unsqueeze(1) > 0, means, before.logits), before.known | (holders > 0))
+
+
 @methods.register("fedhe")
 @dataclass(frozen=True)
 class FedHe(LocalTraining, Method[ClassWisdom, Private, ClassWisdom, MeanLogits]):
@@ -80,12 +89,7 @@ class FedHe(LocalTraining, Method[ClassWisdom, Private, ClassWisdom, MeanLogits]
 
     def server(self, env: Env, server: ClassWisdom, replies: Sequence[Reply[MeanLogits]]) -> ClassWisdom:
         """Per class, the mean over the clients that have it; a class that nobody has keeps what was known of it."""
-        uploads = [r.upload for r in replies if r.upload is not None]
-        seen = torch.stack([u.seen for u in uploads]).double()
-        total = torch.einsum("kc,kcd->cd", seen, torch.stack([u.logits for u in uploads]).double())
-        holders = seen.sum(0)
-        mean = (total / holders.clamp_min(1)[:, None]).float()
-        return ClassWisdom(torch.where(holders[:, None] > 0, mean, server.logits), server.known | (holders > 0))
+        return fused(server, [r.upload for r in replies])
 
     def template(self, env: Env) -> MeanLogits:
         """Logits and presence of every class."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 from fedstill.core.method import Env, Reply
@@ -227,6 +226,8 @@ def _larger_side(distance: Tensor) -> list[int]:
     count = len(distance)
     if count < 3:
         return list(range(count))
+    from sklearn.cluster import AgglomerativeClustering  # slow to import, and only needed here
+
     tree = AgglomerativeClustering(2, metric="precomputed", linkage="average")
     sides = tree.fit_predict(distance.fill_diagonal_(0).numpy())
     groups = [[row for row in range(count) if sides[row] == side] for side in (0, 1)]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn.functional import one_hot, softmax
 
@@ -48,6 +47,8 @@ def trusted_clients(
     rows, right = list(range(len(features))), accuracy.double()
     if len(rows) < 2 or bool(torch.allclose(features, features[:1].expand_as(features), atol=1e-6)):
         return rows, [0] * len(rows)
+    from sklearn.cluster import KMeans  # slow to import, and only needed here
+
     clusters = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(features.double().numpy())
     sides = [[row for row in rows if clusters[row] == side] for side in (0, 1)]
     apart = float((right[sides[0]].mean() - right[sides[1]].mean()).abs()) > margin
