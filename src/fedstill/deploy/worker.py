@@ -111,7 +111,7 @@ class Worker:
                 f"the hub speaks format {letter.format} of letters, this site {FORMAT}: install one version"
             )
         plan = self._agreed(experiment(json.loads(letter.experiment)))
-        train, test = self.own.divided(plan.local_test, plan.seed, 0)  # the sizes do not depend on the client's number
+        train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # the sizes do not depend on the client's number
         known = summary(self.own.train, self.own.class_names)
         public = checksum(public_set(plan, self._public(plan)))
         leaves = ", ".join(f"{field} ({what})" for field, what in record.declared(plan.method.uploads()).items())
@@ -167,7 +167,7 @@ class Worker:
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.mean, setting.std, setting.class_names)
-            train, test = (setting.fitted(part) for part in own.divided(plan.local_test, plan.seed, client))
+            train, test = (setting.fitted(part) for part in own.divided(plan.local_test, plan.dealt_by, client))
             if len(train) != setting.sizes[client]:
                 raise UsageError(
                     f"site {self.name} has {len(train)} training samples, enrolled were {setting.sizes[client]}"

@@ -31,6 +31,9 @@ class Experiment(Value):
     active: float = setting(0.2, gt=0, doc="share (≤ 1) or number (> 1) of clients active in a round (C)")
     rounds: int = setting(20, ge=1, doc="rounds of communication (T)")
     seed: int = setting(1, ge=0, doc="seed of every random stream")
+    split_seed: int | None = setting(
+        None, ge=0, doc="seed of who gets which samples (default: seed); fixed, seeds differ in training alone"
+    )
     partition: Partition = setting(Dirichlet(alpha=0.1), doc="how samples are split over clients")
     local_test: float = setting(
         0.2,
@@ -94,6 +97,11 @@ class Experiment(Value):
     def title(self) -> str:
         """The method's registered name."""
         return str(plain(self.method)["name"])
+
+    @property
+    def dealt_by(self) -> int:
+        """The seed of who gets which samples."""
+        return self.seed if self.split_seed is None else self.split_seed
 
     @property
     def active_count(self) -> int:

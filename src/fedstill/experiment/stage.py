@@ -71,7 +71,7 @@ def stage(experiment: Experiment, room: Room) -> Stage:
     notes: tuple[str, ...] = ()
     if owners is None:
         split = experiment.partition.split(
-            labels[private], experiment.clients, rng.numpy_stream(experiment.seed, "partition")
+            labels[private], experiment.clients, rng.numpy_stream(experiment.dealt_by, "partition")
         )
         parts, notes = tuple(private[part] for part in split.parts), split.notes
     else:
@@ -124,7 +124,7 @@ def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], Indice
         return dataset, np.concatenate(train), train, test
     dataset = data if isinstance(data, Dataset) else load(data)
     if experiment.samples:
-        stream = rng.numpy_stream(experiment.seed, "subset")
+        stream = rng.numpy_stream(experiment.dealt_by, "subset")
         dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
     return dataset, np.arange(len(dataset.train)), None, None
 
@@ -147,7 +147,7 @@ def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, A
         return np.empty(0, np.int64)
     if not 0 < float(experiment.public) < 1:
         raise UsageError(f"public = {experiment.public}: must be a share > 0 and < 1, or a data set")
-    stream = rng.numpy_stream(experiment.seed, "public")
+    stream = rng.numpy_stream(experiment.dealt_by, "public")
     return private[public_split(dataset.train.y.numpy()[private], stream, float(experiment.public))[0]]
 
 
@@ -156,7 +156,7 @@ def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Ind
     device = device_of(experiment.device)
     labels = dataset.train.y.numpy()
     tests = dataset.test
-    stream = rng.numpy_stream(experiment.seed, "local test")
+    stream = rng.numpy_stream(experiment.dealt_by, "local test")
     if experiment.local_test or brought is not None:
         parts, held = (
             local_split(parts, stream, experiment.local_test)
@@ -185,7 +185,7 @@ def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tupl
     train, held = [], []
     for client, (part, test) in enumerate(zip(parts, brought, strict=True)):
         if not len(test) and experiment.local_test:
-            (part,), (test,) = local_split([part], local_stream(experiment.seed, client), experiment.local_test)
+            (part,), (test,) = local_split([part], local_stream(experiment.dealt_by, client), experiment.local_test)
         train.append(part)
         held.append(test)
     return tuple(train), tuple(held)

@@ -75,7 +75,7 @@ class Project(nn.Module):
 
 def normalise(channels: int) -> list[nn.Module]:
     """BatchNorm with DAFL's eps .8, and LeakyReLU."""
-    return [nn.BatchNorm2d(channels, eps=0.8), nn.LeakyReLU(0.2)]
+    return [nn.BatchNorm2d(channels, eps=0.8), nn.LeakyReLU(0.2, inplace=True)]
 
 
 MERGE_SIDE = torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
@@ -98,7 +98,52 @@ class UpsampledConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """The convolution of the enlarged image."""
         kernel = (self.weight.flatten(2) @ MERGE.to(self.weight)).view(*self.weight.shape[:2], 4, 4)
-        return F.conv_transpose2d(input, kernel.transpose(0, 1), self.bias, stride=2, padding=1)
+        return doubled(input, kernel.transpose(0, 1), self.bias)
+
+
+class DoublingConv2d(nn.ConvTranspose2d):
+    """A transposed convolution of 4×4 and stride 2: twice the size (final)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, 4, stride=2, padding=1, bias=bias)
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """The image of twice the size."""
+        return doubled(input, self.weight, self.bias)
+
+
+class NarrowConv2d(nn.Conv2d):
+    """A 3×3 convolution to few channels (final)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The convolution; a tap that reads from the left adds to the right, so taps are flipped."""
+        return scattered(input, self.weight.flip(2, 3).transpose(0, 1), self.bias, stride=1)
+
+
+FEW = 4
+"""So many channels or fewer are scattered."""
+
+
+def doubled(images: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    """The transposed convolution of 4×4 and stride 2; its kernel is slow where channels are few, and at the bias."""
+    if kernel.shape[1] <= FEW:
+        return scattered(images, kernel, bias, stride=2)
+    return biased(F.conv_transpose2d(images, kernel, stride=2, padding=1), bias)
+
+
+def scattered(images: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """A transposed convolution with padding 1: all taps' products in one go, then each is added where it belongs."""
+    taps = kernel.flatten(1).T[:, :, None, None]
+    size = [(side - 1) * stride - 2 + kernel.shape[-1] for side in images.shape[2:]]
+    return biased(F.fold(F.conv2d(images, taps).flatten(2), size, kernel.shape[2:], padding=1, stride=stride), bias)
+
+
+def biased(images: Tensor, bias: Tensor | None) -> Tensor:
+    """The images, with the bias added to each channel in place."""
+    return images if bias is None else images.add_(bias.view(-1, 1, 1))
 
 
 @generators.register("dafl")
@@ -118,7 +163,7 @@ class Dafl(ImageGenerator):
             *normalise(channels),
             UpsampledConv2d(channels, half),
             *normalise(half),
-            nn.Conv2d(half, colours, 3, padding=1),
+            NarrowConv2d(half, colours),
         ]
         he_normal(nn.Sequential(*layers))
         return layers
@@ -136,9 +181,9 @@ class Light(ImageGenerator):
         return [
             Project(noise, channels, height // 4, width // 4),
             nn.BatchNorm2d(channels),
-            nn.ConvTranspose2d(channels, channels, 4, stride=2, padding=1),
+            DoublingConv2d(channels, channels),
             *normalise(channels),
-            nn.ConvTranspose2d(channels, colours, 4, stride=2, padding=1),
+            DoublingConv2d(channels, colours),
         ]
 
 
@@ -157,10 +202,10 @@ class Dcgan(ImageGenerator):
         channels *= 2 ** (doublings - 1)
         layers = [Project(noise, channels, height, width), nn.BatchNorm2d(channels), nn.ReLU()]
         for _ in range(doublings - 1):
-            layers += [nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1, bias=False)]
+            layers += [DoublingConv2d(channels, channels // 2, bias=False)]
             layers += [nn.BatchNorm2d(channels // 2), nn.ReLU()]
             channels //= 2
-        layers.append(nn.ConvTranspose2d(channels, colours, 4, stride=2, padding=1))
+        layers.append(DoublingConv2d(channels, colours))
         for layer in layers:
             if isinstance(layer, nn.ConvTranspose2d | nn.Linear):
                 nn.init.normal_(layer.weight, 0, 0.02)

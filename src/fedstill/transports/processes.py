@@ -5,6 +5,7 @@ would go over a network: the bytes of records. The client with most samples star
 replaced and its client tried once more; a worker whose parent is gone ends itself.
 """
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -130,6 +131,7 @@ def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
+    _keep_memory()
     while True:
         try:
             job = json.loads(pipe.recv_bytes())
@@ -147,6 +149,17 @@ def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party:
             continue
         pipe.send_bytes(json.dumps({"seconds": time.perf_counter() - began}).encode())
         pipe.send_bytes(answer)
+
+
+def _keep_memory() -> None:
+    """Tell glibc not to give freed memory back: every step would ask for it again, page by page."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return
+    trim_threshold, mmap_threshold = -1, -3  # as in malloc.h
+    mallopt(trim_threshold, 2**31 - 1)
+    mallopt(mmap_threshold, 2**25)
 
 
 def _end_with(parent: int) -> None:
