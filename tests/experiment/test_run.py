@@ -19,8 +19,10 @@ from smallest import same_bits, small_experiment, small_method
 import fedstill as fs
 from fedstill.core import record
 from fedstill.core.errors import DataError, RunError, UsageError
+from fedstill.core.shelf import Room
 from fedstill.experiment.run import Watcher, resume, start
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import stage
 
 
 def state_of(path: Path) -> Any:
@@ -275,3 +277,17 @@ def test_interrupted_by_the_user_it_can_be_resumed(runs: Path) -> None:
     assert "Traceback" not in told
     rounds = state_of(runs / "long").round
     assert len(resume(runs / "long", rounds=rounds + 1).rows) == rounds + 1
+
+
+def test_a_split_can_keep_its_seed() -> None:
+    """With split_seed, seeds agree in who trains and is tested on which samples, and differ in everything else."""
+
+    def hands(**seeds: int) -> tuple[list[list[int]], bytes, float]:
+        ready = stage(small_experiment("fedavg", **seeds), Room())
+        weight = float(next(iter(ready.env.initial().values())).sum())
+        return [part.tolist() for part in ready.parts], ready.exam.pool.x.numpy().tobytes(), weight
+
+    one, two, other = hands(seed=1), hands(seed=2, split_seed=1), hands(seed=2)
+    assert one[:2] == two[:2]
+    assert other[0] != one[0]
+    assert one[2] != two[2] == other[2]

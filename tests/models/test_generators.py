@@ -1,5 +1,7 @@
 """Image generators, and the count of what they compute."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from fedstill.core.errors import UsageError
 from fedstill.core.rng import seeded
 from fedstill.models import build_generator, generators, multiply_adds
-from fedstill.models.generator import UpsampledConv2d
+from fedstill.models.generator import DoublingConv2d, NarrowConv2d, UpsampledConv2d
 
 torch.set_num_threads(1)
 
@@ -53,6 +55,25 @@ def test_upsampled_convolution_is_upsample_then_convolve(layout: torch.memory_fo
     x = torch.randn(2, 5, height, width, dtype=torch.double).contiguous(memory_format=layout).requires_grad_()
     weights = torch.randn(2, 7, 2 * height, 2 * width, dtype=torch.double)
     for left, right in zip(_all(fused, x, weights), _all(plain, x, weights), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 3, 7])
+@pytest.mark.parametrize(
+    ("ours", "plain", "factor"),
+    [
+        (NarrowConv2d, lambda i, o: nn.Conv2d(i, o, 3, padding=1), 1),
+        (DoublingConv2d, lambda i, o: nn.ConvTranspose2d(i, o, 4, stride=2, padding=1), 2),
+    ],
+)
+def test_fast_convolutions_are_torch_s(ours: Any, plain: Any, factor: int, outputs: int) -> None:
+    """Forward and all three gradients, few outputs (scattered) or many."""
+    torch.manual_seed(0)
+    fast, slow = ours(5, outputs).double(), plain(5, outputs).double()
+    slow.load_state_dict(fast.state_dict())
+    x = torch.randn(2, 5, 6, 4, dtype=torch.double, requires_grad=True)
+    weights = torch.randn(2, outputs, 6 * factor, 4 * factor, dtype=torch.double)
+    for left, right in zip(_all(fast, x, weights), _all(slow, x, weights), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 

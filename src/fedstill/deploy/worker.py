@@ -111,7 +111,7 @@ class Worker:
                 f"the hub speaks format {letter.format} of letters, this site {FORMAT}: install one version"
             )
         plan = self._agreed(experiment(json.loads(letter.experiment)))
-        train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # the sizes do not depend on the client's number
+        train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # sizes do not depend on its number
         known = summary(self.own.train, self.own.class_names)
         public = checksum(public_set(plan, self._public(plan)))
         leaves = ", ".join(f"{field} ({what})" for field, what in record.declared(plan.method.uploads()).items())
