@@ -217,6 +217,32 @@ def test_logits_that_are_not_finite_are_never_trusted(env: Any) -> None:
     assert torch.isfinite(state.features).all()
 
 
+def test_what_no_softmax_sees_is_not_held_against_a_client(env: Any) -> None:
+    """Ten more on every logit of a sample changes no prediction: the same features, unless compared as they are."""
+    honest = 5.0 * torch.eye(env.classes)[env.public.y]
+    replies = spoken(env, honest, honest + 10.0)
+    for centred, alike in ((True, True), (False, False)):
+        rule = Identify(centred=centred, server_epochs=1)
+        features = rule.gather(env, rule.init(env, None), replies)[0].features
+        assert torch.allclose(features[0], features[1], atol=1e-6) == alike
+
+
+def test_evidence_is_kept_over_rounds(env: Any) -> None:
+    """.8 of what was known and .2 of what is new; a client that is not heard keeps what is known of it."""
+    honest = 5.0 * torch.eye(env.classes)[env.public.y]
+    other = 5.0 * torch.eye(env.classes)[(env.public.y + 1) % env.classes]
+    anew, rule = Identify(memory=0), Identify()
+    first, _ = anew.gather(env, anew.init(env, None), spoken(env, honest, other))
+    second, _ = anew.gather(env.at(1), first, spoken(env, other))
+    begun, _ = rule.gather(env, rule.init(env, None), spoken(env, honest, other))
+    torch.testing.assert_close(begun.features, first.features)
+    state, _ = rule.gather(env.at(1), begun, spoken(env, other))
+    torch.testing.assert_close(state.features, 0.8 * first.features[:1] + 0.2 * second.features)
+    assert torch.equal(state.evidence[3], begun.evidence[3])
+    accuracy = state.evidence[0][-1]
+    assert float(accuracy) == pytest.approx(0.8)  # right on all, then on none
+
+
 def test_the_server_s_model_goes_on_learning_from_round_to_round(env: Any) -> None:
     rule = Identify()
     reply = spoken(env, torch.zeros(len(env.public), env.classes))

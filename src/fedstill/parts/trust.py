@@ -113,7 +113,10 @@ class Trust:
     trusted: tuple[int, ...]
     clusters: tuple[int, ...]
     """Each client's cluster; −1 for one whose logits are not finite."""
+    evidence: Mapping[int, Tensor]
+    """Of every client heard so far: its feature for each class, and last its accuracy on the public set."""
     features: Tensor
+    """What the clusters were made from, a row for each client that answered; zeros for one that is not finite."""
     classes: tuple[int, ...]
     """The class of each column of `features`."""
     seconds: Mapping[str, float]
@@ -129,6 +132,10 @@ class Identify(Gather):
     margin: float = setting(
         0.05, ge=0, doc="clusters no further apart in accuracy are told apart by their cosine to the server (0: never)"
     )
+    centred: bool = setting(
+        True, doc="logits are compared less their mean over classes, which a softmax cannot see (false: as they are)"
+    )
+    memory: float = setting(0.8, ge=0, lt=1, doc="share of what earlier rounds have shown (0: every round anew)")
     server_epochs: int = setting(2, ge=1, doc="epochs of the server's model on the public set, each round")
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
     server_batch: int = setting(64, ge=1, doc="batch size for the server's model")
@@ -138,7 +145,7 @@ class Identify(Gather):
         if env.public_classes is not None:
             raise UsageError("gather = identify: needs a public set of the data's own classes")
         nothing = torch.zeros(len(env.public), env.classes)
-        return Trust(env.initial(), {}, nothing, (), (), (), torch.zeros(0, 0), (), {})
+        return Trust(env.initial(), {}, nothing, (), (), (), {}, torch.zeros(0, 0), (), {})
 
     def gather(self, env: Env, state: Trust, replies: Sequence[Reply[Any]]) -> tuple[Trust, list[Reply[Any]]]:
         """Train the server's model, compare every client's logits with its, keep the trusted."""
@@ -150,8 +157,14 @@ class Identify(Gather):
         labels = env.public.y[index]
         uploads = torch.stack([upload.logits for upload in spoken])
         sound = torch.isfinite(uploads).flatten(1).all(1)
-        features = client_features(torch.where(sound[:, None, None], uploads, 0.0), logits[index], labels)
-        accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
+        seen = self._seen(torch.where(sound[:, None, None], uploads, 0.0), logits[index], labels)
+        evidence = {
+            reply.client: self._weighed(state.evidence.get(reply.client), row)
+            for reply, row, fine in zip(replies, seen, sound.tolist(), strict=True)
+            if fine
+        }
+        known = torch.stack([evidence.get(reply.client, torch.zeros_like(seen[0])) for reply in replies])
+        features, accuracy = known[:, classes := labels.unique()], known[:, -1]
         places = sound.nonzero()[:, 0].tolist()
         seed = env.key(f"k-means {env.round}")
         rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, seed, self.margin)
@@ -165,11 +178,29 @@ class Identify(Gather):
             tuple(r.client for r in replies),
             tuple(r.client for r in trusted),
             tuple(clusters.get(place, -1) for place in range(len(replies))),
+            {**state.evidence, **evidence},
             features,
-            tuple(labels.unique().tolist()),
+            tuple(classes.tolist()),
             spent,
         )
         return found, trusted
+
+    def _seen(self, uploads: Tensor, server: Tensor, labels: Tensor) -> Tensor:
+        """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy."""
+        accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
+        if self.centred:
+            uploads, server = (part - part.mean(-1, keepdim=True) for part in (uploads, server))
+        seen = torch.full((len(uploads), server.shape[-1] + 1), torch.nan, dtype=torch.double)
+        seen[:, labels.unique()] = client_features(uploads, server, labels).double()
+        seen[:, -1] = accuracy
+        return seen
+
+    def _weighed(self, before: Tensor | None, seen: Tensor) -> Tensor:
+        """What is known of a client: chance differs from round to round, what it does to its data does not."""
+        if before is None:
+            return seen
+        both = self.memory * before + (1 - self.memory) * seen
+        return both.where(both.isfinite(), before.where(before.isfinite(), seen))
 
     def _train(self, env: Env, state: Trust) -> tuple[State, Memory, Tensor]:
         module = env.module(state.weights)
