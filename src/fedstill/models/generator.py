@@ -137,7 +137,7 @@ def doubled(images: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
 def scattered(images: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     """A transposed convolution with padding 1: all taps' products in one go, then each is added where it belongs."""
     taps = kernel.flatten(1).T[:, :, None, None]
-    size = [(side - 1) * stride - 2 + kernel.shape[-1] for side in images.shape[2:]]
+    size = tuple((side - 1) * stride - 2 + kernel.shape[-1] for side in images.shape[2:])
     return biased(F.fold(F.conv2d(images, taps).flatten(2), size, kernel.shape[2:], padding=1, stride=stride), bias)
 
 

@@ -164,7 +164,7 @@ class Identify(Gather):
             if fine
         }
         known = torch.stack([evidence.get(reply.client, torch.zeros_like(seen[0])) for reply in replies])
-        features, accuracy = known[:, classes := labels.unique()], known[:, -1]
+        features, accuracy = known[:, classes := torch.unique(labels)], known[:, -1]
         places = sound.nonzero()[:, 0].tolist()
         seed = env.key(f"k-means {env.round}")
         rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, seed, self.margin)
@@ -191,7 +191,7 @@ class Identify(Gather):
         if self.centred:
             uploads, server = (part - part.mean(-1, keepdim=True) for part in (uploads, server))
         seen = torch.full((len(uploads), server.shape[-1] + 1), torch.nan, dtype=torch.double)
-        seen[:, labels.unique()] = client_features(uploads, server, labels).double()
+        seen[:, torch.unique(labels)] = client_features(uploads, server, labels).double()
         seen[:, -1] = accuracy
         return seen
 
