@@ -45,7 +45,7 @@ def plain_client(method: FedKF, ready: Stage, client: int, down: Any, data: Samp
     made = method.make_generator(env)
     assert made is not None
     generator = upsample_then_convolve(made).train()
-    adam = torch.optim.Adam(generator.parameters(), method.generator_lr)
+    adam = method.adam(generator)
     sgd = torch.optim.SGD(student.parameters(), method.lr)
     stream = env.stream("noise")
     for x, y in method.batches(env, data, student):

@@ -16,6 +16,7 @@ from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedKF
 from fedstill.methods.fedkf import Imagination, Teaching
+from fedstill.models import build_generator
 from fedstill.parts.gather import Everyone, Remember
 from fedstill.parts.learner import Learner
 
@@ -142,3 +143,10 @@ def test_without_memory_the_active_model_teaches() -> None:
     plan = small_experiment(small_method("fedkf", gather=Everyone()))
     ready = stage(plan, Room())
     assert plan.method.download(ready.env.at(0, 0), plan.method.init_server(ready.env)).teacher is None
+
+
+@pytest.mark.parametrize(("settings", "rate"), [({}, 0.02), ({"generator": "dafl"}, 1e-3), ({"generator_lr": 0.3}, 0.3)])
+def test_a_generator_learns_at_its_own_rate_unless_told(settings: dict[str, Any], rate: float) -> None:
+    method = FedKF(**settings)
+    generator = build_generator(method.generator, (1, 8, 8), 5, [0.5], [0.5], channels=4)
+    assert method.adam(generator).param_groups[0]["lr"] == rate

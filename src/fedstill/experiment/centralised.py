@@ -67,7 +67,7 @@ def _teach(plan: Experiment, path: Path) -> Taught:
     first = ready.env.at(0, 0)
     student = ready.env.build(None, rng.key(plan.seed, "student")).to(ready.env.device)
     generator = method.make_generator(first).to(ready.env.device).train()
-    artist = Learner(generator, torch.optim.Adam(generator.parameters(), lr=method.generator_lr))
+    artist = Learner(generator, method.adam(generator))
     stream, steps = first.stream("noise"), math.ceil(ready.env.sizes[0] / method.batch)
     accuracies = []
     for epoch in range(plan.rounds):

@@ -57,7 +57,9 @@ class KnowledgeFusion(Averaging):
     generator: str = setting("light", doc="light, dafl or dcgan; noise: plain noise images, nothing learnt")
     channels: int | None = setting(None, ge=1, doc="width of the light generator")
     noise: int = setting(100, ge=1, doc="length of z")
-    generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator (β)")
+    generator_lr: float | None = setting(
+        None, gt=0, doc="Adam's rate for the generator (β); none: the generator's own, .02 for light, .001 for others"
+    )
     profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")
 
     def __post_init__(self) -> None:
@@ -106,7 +108,11 @@ class KnowledgeFusion(Averaging):
             return None
         generator.load_state_dict(state.generator)
         generator.to(env.device).train()
-        return Learner(generator, torch.optim.Adam(generator.parameters(), self.generator_lr)).recall(state.memory)
+        return Learner(generator, self.adam(generator)).recall(state.memory)
+
+    def adam(self, generator: nn.Module) -> torch.optim.Adam:
+        """Adam for the generator, at β."""
+        return torch.optim.Adam(generator.parameters(), self.generator_lr or generator.lr)  # type: ignore[arg-type]
 
     def imagine(self, env: Env, artist: Learner | None, stream: torch.Generator) -> Tensor:
         """x̂ = g(z), z ~ N(0, I): made once for both steps."""
