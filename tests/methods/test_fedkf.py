@@ -145,7 +145,9 @@ def test_without_memory_the_active_model_teaches() -> None:
     assert plan.method.download(ready.env.at(0, 0), plan.method.init_server(ready.env)).teacher is None
 
 
-@pytest.mark.parametrize(("settings", "rate"), [({}, 0.02), ({"generator": "dafl"}, 1e-3), ({"generator_lr": 0.3}, 0.3)])
+@pytest.mark.parametrize(
+    ("settings", "rate"), [({}, 0.02), ({"generator": "dafl"}, 1e-3), ({"generator_lr": 0.3}, 0.3)]
+)
 def test_a_generator_learns_at_its_own_rate_unless_told(settings: dict[str, Any], rate: float) -> None:
     method = FedKF(**settings)
     generator = build_generator(method.generator, (1, 8, 8), 5, [0.5], [0.5], channels=4)
