@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fedstill.parts.trust import class_weights, client_features, fuse, trusted_clients
+from fedstill.parts.trust import centred, class_weights, client_features, fuse, trusted_clients
 
 PAPER = {"identify": 5.611, "fuse": 0.298, "weigh": 4.069}  # 20 clients, Type-1
 
@@ -50,7 +50,7 @@ def main(clients: int = 20, samples: int = 6000, classes: int = 10) -> None:
 
     def identify() -> list[int]:
         right = (logits.argmax(-1) == labels).double().mean(-1)
-        return trusted_clients(client_features(logits, server, labels), right, 0.1, seed=1)[0]
+        return trusted_clients(client_features(centred(logits), centred(server), labels), right, 0.1, seed=1)[0]
 
     spent, trusted = timed(identify)
     print(f"{clients} clients × {samples} public samples × {classes} classes, one thread, median of 9")

@@ -23,6 +23,11 @@ from fedstill.parts.learner import Learner, Memory, minibatches, predict, refuse
 from fedstill.parts.losses import cross_entropy
 
 
+def centred(logits: Tensor) -> Tensor:
+    """Logits less their mean over classes: a constant on all of them changes no softmax, but would change a cosine."""
+    return logits - logits.mean(-1, keepdim=True)
+
+
 def client_features(logits: Tensor, server: Tensor, labels: Tensor) -> Tensor:
     """(4)–(6) Per client and class, the cosine between its logits on that class's samples and the server's.
 
@@ -189,7 +194,7 @@ class Identify(Gather):
         """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy."""
         accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
         if self.centred:
-            uploads, server = (part - part.mean(-1, keepdim=True) for part in (uploads, server))
+            uploads, server = centred(uploads), centred(server)
         seen = torch.full((len(uploads), server.shape[-1] + 1), torch.nan, dtype=torch.double)
         seen[:, torch.unique(labels)] = client_features(uploads, server, labels).double()
         seen[:, -1] = accuracy
