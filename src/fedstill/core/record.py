@@ -42,6 +42,7 @@ class Carries(StrEnum):
     WEIGHTS = "model weights"
     SIZE = "number of samples"
     LOSS = "a loss value"
+    STEPS = "number of local steps"
     LOGITS = "logits on public samples"
     PREDICTIONS = "weighted soft predictions on generated samples"
     CLASS_LOGITS = "mean logits per class"

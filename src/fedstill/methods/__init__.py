@@ -1,5 +1,6 @@
 """The methods, one file each; importing this registers them all."""
 
+from fedstill.methods.ccvr import CCVR
 from fedstill.methods.dafkd import DaFKD
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddf import FedDF
@@ -11,6 +12,8 @@ from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
 from fedstill.methods.fedmd import FedMD
+from fedstill.methods.fedmgda import FedMGDA
+from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
 from fedstill.methods.fedtkd import FedTKD
@@ -19,6 +22,7 @@ from fedstill.methods.qffl import QFFL
 from fedstill.methods.scaffold import Scaffold
 
 __all__ = [
+    "CCVR",
     "QFFL",
     "DaFKD",
     "FedAvg",
@@ -32,6 +36,8 @@ __all__ = [
     "FedKF",
     "FedKFMinus",
     "FedMD",
+    "FedMGDA",
+    "FedNova",
     "FedProx",
     "FedRAD",
     "FedTKD",

@@ -3,7 +3,7 @@
 Li, Sanjabi, Beirami, Smith: Fair Resource Allocation in Federated Learning. ICLR 2020 (q-FedAvg).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.fedavg import Averaging, Broadcast, Global
 from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import Update, mean
-from fedstill.parts.learner import predict
+from fedstill.parts.gather import Update, drawn
+from fedstill.parts.learner import parameter_names, predict
 from fedstill.parts.losses import cross_entropy
 
 
@@ -53,9 +53,8 @@ class QFFL(Averaging):
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return Global(server.weights, memory)
-        trained = {name for name, _ in env.module().named_parameters()}
         uploads = [r.upload for r in kept if r.upload is not None]
-        weights = fair_step(server.weights, uploads, self.q, self.rate(env), trained)
+        weights = fair_step(server.weights, uploads, self.q, self.rate(env), parameter_names(env))
         return Global(weights, memory)
 
     def template(self, env: Env) -> Assessed:
@@ -68,19 +67,15 @@ class QFFL(Averaging):
         return None if loss >= 0 else f"a loss of {float(loss):g}"
 
 
-def fair_step(weights: State, uploads: Sequence[Assessed], q: float, lr: float, trained: set[str]) -> State:
+def fair_step(weights: State, uploads: Sequence[Assessed], q: float, lr: float, trained: Collection[str]) -> State:
     """Algorithm 2: Δ_k = F_k^q (w − w_k)/lr, h_k = q F_k^{q−1} ‖(w − w_k)/lr‖² + F_k^q/lr, w ← w − ΣΔ_k/Σh_k.
 
     In float64, over the `trained` parameters; buffers, which no gradient moves, become their plain mean.
     """
-    step = {name: torch.zeros_like(weights[name], dtype=torch.float64) for name in trained}
-    scale = 0.0
+    pulls, scale = [], 0.0
     for upload in uploads:
         loss = float(upload.loss) + 1e-10
-        gradient = {name: (weights[name].double() - upload.weights[name].double()) / lr for name in trained}
-        length = sum(float(g.square().sum()) for g in gradient.values())
-        for name, g in gradient.items():
-            step[name] += loss**q * g
+        length = sum(float(((weights[n].double() - upload.weights[n].double()) / lr).square().sum()) for n in trained)
+        pulls.append(loss**q / lr)
         scale += q * loss ** (q - 1) * length + loss**q / lr
-    moved = {name: (weights[name].double() - step[name] / scale).to(weights[name].dtype) for name in trained}
-    return {**mean([upload.weights for upload in uploads]), **moved}
+    return drawn(weights, [upload.weights for upload in uploads], [pull / scale for pull in pulls], trained)

@@ -6,7 +6,7 @@ Weight gathers read `upload.weights`, logit gathers `upload.logits`; a method ca
 """
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -263,6 +263,21 @@ def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> Stat
         )
         for name, like in states[0].items()
     }
+
+
+def drawn(
+    weights: State,
+    towards: Sequence[State],
+    shares: Sequence[float],
+    trained: Collection[str],
+    counts: Sequence[float] | None = None,
+) -> State:
+    """w + Σ_k share_k (w_k − w) for the `trained` parameters, in float64; the shares need not sum to 1.
+
+    Buffers, which no gradient moves, become their mean (by counts, or plain).
+    """
+    step = mean([weights, *towards], [1 - sum(shares), *shares])
+    return {**mean(towards, counts), **{name: step[name] for name in trained}}
 
 
 def average(replies: Sequence[Reply[Any]]) -> State:

@@ -72,6 +72,11 @@ def weights_of(module: nn.Module) -> State:
     return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
 
 
+def parameter_names(env: Env) -> list[str]:
+    """The global model's parameters, without buffers: what a gradient moves."""
+    return [name for name, _ in env.module().named_parameters()]
+
+
 def frozen(module: nn.Module) -> nn.Module:
     """The module as a teacher: evaluation mode, and no gradient for its own weights (inputs still get theirs)."""
     return module.eval().requires_grad_(False)
