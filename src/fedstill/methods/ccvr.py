@@ -19,7 +19,7 @@ from fedstill.methods.fedavg import Averaging, Broadcast, Global
 from fedstill.models.conditional import feature_width
 from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Update, average
-from fedstill.parts.learner import Learner, minibatches, optimizer_of
+from fedstill.parts.learner import Learner, minibatches, optimizer_of, weights_of
 from fedstill.parts.losses import cross_entropy
 
 
@@ -87,7 +87,7 @@ class CCVR(Averaging):
         x, y = x.to(env.device), y.to(env.device)
         for some, labels in minibatches(env, "calibrate", x, y, size=self.batch, epochs=self.head_epochs):
             student.step(cross_entropy(student(some), labels))
-        return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+        return weights_of(module)
 
     def template(self, env: Env) -> Described:
         """Weights of the global model's form; a mean, a covariance and a count for each class."""
