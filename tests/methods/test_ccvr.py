@@ -1,5 +1,7 @@
 """CCVR: the clients' statistics add up, virtual features follow them, and only the head changes."""
 
+import itertools
+
 import pytest
 import torch
 from smallest import small_experiment
@@ -81,7 +83,7 @@ def test_on_real_digits_of_differing_clients_the_new_head_is_better():
     for seed in (1, 2, 3):
         method = CCVR(lr=0.1, epochs=5, batch=16)
         rows = start(small_experiment(method, alpha=0.1, rounds=4, seed=seed), out=None).rows
-        pairs = zip(rows, rows[1:], strict=False)
+        pairs = itertools.pairwise(rows)
         gains += [new["models"]["calibrated"]["amp"] - old["models"]["active"]["amp"] for old, new in pairs]
     assert sum(gains) / len(gains) > 0.1
 
