@@ -1,6 +1,7 @@
 """What every registered method promises, whatever it computes."""
 
 import pickle
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def test_a_method_is_a_value(name: str) -> None:
     assert replace(method) == method
     assert build_named(Method, plain(method)) == method
     assert method.paper, "its paper is named"
+    assert re.fullmatch(r"[a-z0-9-]+", name), "runs are named after it, deployed ones too"
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -12,7 +12,7 @@ from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
 from fedstill.methods.fedmd import FedMD
-from fedstill.methods.fedmgda import FedMGDA
+from fedstill.methods.fedmgda_plus import FedMGDAPlus
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
@@ -36,7 +36,7 @@ __all__ = [
     "FedKF",
     "FedKFMinus",
     "FedMD",
-    "FedMGDA",
+    "FedMGDAPlus",
     "FedNova",
     "FedProx",
     "FedRAD",

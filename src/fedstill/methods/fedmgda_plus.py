@@ -28,9 +28,9 @@ class Pareto(Global):
     shares: Mapping[int, float]
 
 
-@methods.register("fedmgda+")
+@methods.register("fedmgda-plus")
 @dataclass(frozen=True)
-class FedMGDA(FedAvg):
+class FedMGDAPlus(FedAvg):
     """FedAvg's clients; w ← w − η Σ λ_k g_k, g_k of length 1, λ near n_k/Σn such that the sum is shortest."""
 
     paper = "Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022"

@@ -10,8 +10,8 @@ from fedstill.core.method import Reply
 from fedstill.core.shelf import Room
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
-from fedstill.methods import FedMGDA
-from fedstill.methods.fedmgda import Pareto, fairest
+from fedstill.methods import FedMGDAPlus
+from fedstill.methods.fedmgda_plus import Pareto, fairest
 from fedstill.parts.gather import Everyone, Remember, Update
 
 
@@ -19,7 +19,7 @@ def test_directions_count_not_lengths():
     """w = 0, clients at 2 and 5 along two axes, 1 and 3 samples. ε = 1: unit gradients at right angles are shortest
     together at λ = ½, ½, a step of ½ along each. ε = 0: λ = ¼, ¾. The step does not depend on how far a client went.
     """
-    method = FedMGDA(gather=Everyone(), epsilon=1.0)
+    method = FedMGDAPlus(gather=Everyone(), epsilon=1.0)
     env = stage(small_experiment(method), Room()).env
     zero = {name: torch.zeros_like(t) for name, t in env.initial().items()}
     name = next(iter(zero))
@@ -32,13 +32,13 @@ def test_directions_count_not_lengths():
     made = method.server(env, Pareto(zero, None, {}), replies)
     assert made.weights[name].view(-1)[:3].tolist() == pytest.approx([0.5, 0.5, 0], abs=1e-5)
     assert made.shares == pytest.approx({4: 0.5, 7: 0.5}, abs=1e-5)
-    usual = FedMGDA(gather=Everyone(), epsilon=0.0, server_lr=2.0).server(env, Pareto(zero, None, {}), replies)
+    usual = FedMGDAPlus(gather=Everyone(), epsilon=0.0, server_lr=2.0).server(env, Pareto(zero, None, {}), replies)
     assert usual.weights[name].view(-1)[:2].tolist() == pytest.approx([0.5, 1.5], abs=1e-5)
 
 
 def test_opposite_wishes_cancel_and_a_client_that_stayed_is_no_obstacle():
     assert fairest(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([0.3, 0.7]), 1.0) == pytest.approx([0.5, 0.5])
-    method = FedMGDA(gather=Everyone())
+    method = FedMGDAPlus(gather=Everyone())
     env = stage(small_experiment(method), Room()).env
     initial = env.initial()
     made = method.server(env, Pareto(initial, None, {}), [Reply(0, 5, Update(initial))])
@@ -60,14 +60,14 @@ def test_the_step_goes_against_no_client(seed: int):
 
 
 def test_the_shares_are_reported_and_only_weights_leave():
-    result = start(small_experiment(FedMGDA(epochs=1), rounds=1), out=None)
+    result = start(small_experiment(FedMGDAPlus(epochs=1), rounds=1), out=None)
     told = result.rows[-1]["facts"]["shares"]
     assert sum(told.values()) == pytest.approx(1)
-    assert FedMGDA.leaves_client() == {"weights": "model weights"}
+    assert FedMGDAPlus.leaves_client() == {"weights": "model weights"}
 
 
 def test_wrong_settings_are_told():
     with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        FedMGDA(gather=Remember(slots="client"))
+        FedMGDAPlus(gather=Remember(slots="client"))
     with pytest.raises(UsageError, match="epsilon"):
-        FedMGDA(epsilon=1.5)
+        FedMGDAPlus(epsilon=1.5)
