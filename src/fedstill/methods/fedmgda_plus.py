@@ -1,7 +1,7 @@
 """FedMGDA+: a step that is good for every client, as far as there is one.
 
 Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-objective Optimization. IEEE Transactions on Network Science
-and Engineering 9(4), 2022.
+and Engineering, 2022.
 """
 
 from collections.abc import Mapping, Sequence
