@@ -1,6 +1,6 @@
 """What DaFKD's weights α̂ are worth: the clients' ensemble with them and with equal ones, and the students of both.
 
-    python benchmarks/dafkd.py [--rounds 24] [--seed 1] [--data fashion-mnist]     (about 3 min)
+    python benchmarks/dafkd.py [--rounds 24] [--seed 1] [--data fashion-mnist]
 
 Every `--every` rounds of one run, both ensembles are asked about the test images, which only this script may see, and
 the round's average is distilled from each of them on the same generated samples, in one pass and in ten.
@@ -66,7 +66,7 @@ def main() -> None:
                 rows.append(compared(method, ready, done))
                 told = "  ".join(f"{name} {100 * value:.1f}" for name, value in rows[-1].items())
                 print(f"round {done.number + 1}: {told}", flush=True)
-    for name in rows[0]:
+    for name in rows[0] if rows else ():
         print(f"{name:<18} {100 * statistics.mean(row[name] for row in rows):5.1f}")
 
 

@@ -5,7 +5,7 @@ Data. NeurIPS 2021.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ class CCVR(Averaging):
         """FedAvg's average; and the w that was described, with a new head."""
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
-            return Calibrated(server.weights, memory, server.weights)
+            return replace(server, memory=memory)
         told = [(r.upload.means, r.upload.covariances, r.upload.counts) for r in kept]
         return Calibrated(average(kept), memory, self.calibrate(env, server.weights, told))
 

@@ -36,7 +36,6 @@ class FedMGDAPlus(FedAvg):
     paper = "Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022"
     epsilon: float = setting(0.1, ge=0, le=1, doc="how far λ may be from the clients' shares of samples (ε)")
     server_lr: float = setting(1.0, gt=0, doc="step size of the server (η)")
-    server_lr_decay: float = setting(1.0, gt=0, le=1, doc="factor on η after every round")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,8 +57,7 @@ class FedMGDAPlus(FedAvg):
         unit = flat / np.where(lengths > 0, lengths, 1.0)[:, None]
         counts = [r.samples for r in kept]
         shares = fairest(unit @ unit.T, np.array(counts) / sum(counts), self.epsilon)
-        rate = self.server_lr * self.server_lr_decay**env.round
-        pulls = [rate * s / length if length else 0.0 for s, length in zip(shares.tolist(), lengths, strict=True)]
+        pulls = [self.server_lr * s / far if far else 0.0 for s, far in zip(shares.tolist(), lengths, strict=True)]
         told = dict(zip([r.client for r in kept], shares.tolist(), strict=True))
         return Pareto(drawn(server.weights, towards, pulls, trained, counts), memory, told)
 

@@ -17,7 +17,7 @@ from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import Gather, Remember, mean
+from fedstill.parts.gather import Gather, Remember, drawn, mean
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.losses import cross_entropy
 
@@ -106,9 +106,9 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         uploads = [r.upload for r in kept if r.upload is not None]
         if not uploads:
             return Course(server.weights, server.control, memory)
-        weights, drift = mean([u.weights for u in uploads]), mean([u.change for u in uploads])
-        if self.server_lr != 1:
-            weights = {**weights, **{n: torch.lerp(server.weights[n], weights[n], self.server_lr) for n in drift}}
+        drift = mean([u.change for u in uploads])
+        pulls = [self.server_lr / len(uploads)] * len(uploads)
+        weights = drawn(server.weights, [u.weights for u in uploads], pulls, drift)
         share = len(uploads) / env.clients
         return Course(weights, {n: c + share * drift[n] for n, c in server.control.items()}, memory)
 
