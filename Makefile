@@ -23,7 +23,7 @@ test: $(VENV)/ready ## every test, on all cores
 
 test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites that are killed, 1 GB of noise, every kind of method
 	$(BIN)/pip install -q -c constraints.txt -e ".[flower]"
-	FEDSTILL_DEPLOY_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/deploy --durations=10
+	FEDSTILL_DEPLOY_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower --durations=10
 
 check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 	$(BIN)/ruff check src tests benchmarks

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.loop import Round, rounds
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import active, transport
 from fedstill.experiment.stage import Stage, stage
@@ -58,7 +58,7 @@ def main() -> None:
         "local_test": 0.0, "rounds": asked.rounds, "seed": asked.seed, "workers": "inline",
     })  # fmt: skip
     torch.set_num_threads(1)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     rows = []
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         for done in rounds(method, ready.env, link, lambda t: active(plan, t), asked.rounds):

@@ -40,16 +40,16 @@ def started(words: list[str], log: Path, until: str) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    from fedstill.deploy.flwr_env import prepare
+    from fedstill.flower.flwr_env import prepare
 
     folder = Path(tempfile.mkdtemp(prefix="fedstill-bench-"))
     prepare(folder / "flwr")
     from fedstill.data import load
-    from fedstill.deploy.control import Hub, deploy
-    from fedstill.deploy.keys import make_certificates, make_key
-    from fedstill.deploy.setting import deployable
     from fedstill.experiment.config import experiment
     from fedstill.experiment.rundir import RunDir
+    from fedstill.flower.control import Hub, deploy
+    from fedstill.flower.keys import make_certificates, make_key
+    from fedstill.flower.setting import deployable
 
     digits = load("digits").train
     make_certificates(folder, ["127.0.0.1"])

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data import Samples, load
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import one_thread, transport
@@ -68,7 +68,7 @@ def staged(method: Any, workers: str = "auto") -> tuple[Any, Stage]:
     digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
     own = [(digits.x[k * 800 : (k + 1) * 800], digits.y[k * 800 : (k + 1) * 800]) for k in range(CLIENTS)]
     plan = experiment({"method": method, "data": own, "active": 1.0, "model": "lenet5", "workers": workers})
-    return plan, stage(plan, Room())
+    return plan, stage(plan, Storage())
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ import torch
 from fedstill.core.method import Env
 from fedstill.data.samples import Samples
 from fedstill.methods import FedAvg, FedRAD
-from fedstill.methods.fedavg import Broadcast
 from fedstill.models import initial
+from fedstill.parts.averaging import Broadcast
 
 
 def main() -> None:

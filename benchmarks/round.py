@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedstill.core.method import Env
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data import batches, load
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import one_thread, transport
@@ -61,7 +61,7 @@ def main() -> None:
     plan = experiment({"method": METHOD, "data": own, "active": 1.0, "model": "lenet5"})
     default_threads = torch.get_num_threads()
     with one_thread():
-        ready = stage(plan, Room())
+        ready = stage(plan, Storage())
         env, data = ready.env, [ready.party(k).data for k in range(4)]
         assert env.sizes == SIZES, env.sizes
         server = METHOD.init_server(env)

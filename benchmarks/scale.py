@@ -29,7 +29,7 @@ def one(clients: int) -> None:
     from fedstill.core import rng
     from fedstill.core.loop import Party, rounds
     from fedstill.core.method import Env
-    from fedstill.core.shelf import Room
+    from fedstill.core.shelf import Storage
     from fedstill.data import Samples
     from fedstill.experiment.rundir import Checkpoint, RunDir
     from fedstill.methods import FedAvg
@@ -51,8 +51,8 @@ def one(clients: int) -> None:
     method = FedAvg(epochs=1)
     with tempfile.TemporaryDirectory() as out:
         folder = RunDir(Path(out))
-        room = Room(folder.path, limit=16 << 20)
-        env = Env(1, (SAMPLES,) * clients, 10, (1, 32, 32), lambda k, seed: copy.deepcopy(net), room=room)
+        storage = Storage(folder.path, limit=16 << 20)
+        env = Env(1, (SAMPLES,) * clients, 10, (1, 32, 32), lambda k, seed: copy.deepcopy(net), storage=storage)
         link = Inline(method, party, env.shelf("clients"))
         seconds, server, began = [], [], time.perf_counter()
         for done in rounds(method, env, link, sample, ROUNDS):

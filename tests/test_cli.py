@@ -75,7 +75,7 @@ def test_an_exported_onnx_model_gives_the_same_logits(
     runtime = pytest.importorskip("onnxruntime")
     import torch
 
-    from fedstill.experiment.use import trained
+    from fedstill.experiment.export import trained
 
     # the exporter itself warns of what it will change some day
     script = f"from fedstill.cli import main; main(['export', {str(a_run)!r}, {str(tmp_path / 'model.onnx')!r}])"

@@ -171,7 +171,7 @@ def predict(
     debug: Debug = False,
 ) -> None:
     """Classify an image with a run's model."""
-    from fedstill.experiment.use import classify
+    from fedstill.experiment.export import classify
 
     found = classify(path, image, which)
     if as_json:
@@ -191,7 +191,7 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write a run's model for use elsewhere."""
-    from fedstill.experiment.use import write_model
+    from fedstill.experiment.export import write_model
 
     print(write_model(path, target, which))
 

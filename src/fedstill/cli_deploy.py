@@ -31,7 +31,7 @@ def hub(
     debug: Debug = False,
 ) -> None:
     """Run the hub: sites connect to it, `fedstill deploy` starts runs on it."""
-    from fedstill.deploy import hub as hubs
+    from fedstill.flower import hub as hubs
 
     if allow and not (cert or key or insecure):
         _allow(state, allow)
@@ -42,17 +42,17 @@ def hub(
 def _allow(state: Path, allow: list[Path]) -> None:
     """Let more sites into the hub that runs from this state folder."""
     from fedstill.core.errors import UsageError
-    from fedstill.deploy.flwr_env import prepare
+    from fedstill.flower.flwr_env import prepare
 
     home = state.expanduser().resolve()
     if not (home / "hub.json").exists():
         raise UsageError(f"--allow: no hub was started from {home}; start one with --cert, --key and --ca")
     prepare(home / "flwr")
-    from fedstill.deploy.control import Hub
-    from fedstill.deploy.keys import read_public
+    from fedstill.flower.control import HubClient
+    from fedstill.flower.keys import read_public
 
     known = json.loads((home / "hub.json").read_text())
-    with Hub(
+    with HubClient(
         known["address"], known["ca"] and Path(known["ca"]), known["ca"] is None, (home / "token").read_text()
     ) as there:
         for file in allow:
@@ -70,7 +70,7 @@ def keys(
 ) -> None:
     """Make a site's key pair, or certificates for a hub."""
     from fedstill.core.errors import UsageError
-    from fedstill.deploy import keys as made
+    from fedstill.flower import keys as made
 
     try:
         import cryptography  # noqa: F401
@@ -111,7 +111,7 @@ def site(
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
     from fedstill.core.errors import UsageError
-    from fedstill.deploy import site as sites
+    from fedstill.flower import site_process as sites
 
     if explain:
         print(sites.explain(tuple(only or ())))
@@ -146,17 +146,17 @@ def deploy(
 ) -> None:
     """Train on the hub's sites, follow the run, bring its folder and models home."""
     from fedstill.core.errors import UsageError
-    from fedstill.deploy.flwr_env import prepare
+    from fedstill.flower.flwr_env import prepare
 
     prepare(Path("~/.fedstill/deploy").expanduser())
-    from fedstill.deploy.control import Hub
-    from fedstill.deploy.letters import checked_name
+    from fedstill.flower.control import HubClient
+    from fedstill.flower.messages import checked_name
 
     secret = token or STATE.expanduser() / "token"
     if not secret.exists():
         raise UsageError(f"--token {secret}: no such file; copy the hub's token from its state folder")
     run = checked_name("run", name or Path(what).stem)
-    with Hub(hub, ca, insecure, secret.read_text().strip()) as there:
+    with HubClient(hub, ca, insecure, secret.read_text().strip()) as there:
         if status or stop or logs:
             _look(there, run, status, stop, as_json)
         else:
@@ -195,10 +195,10 @@ def _deploy(
     as_json: bool,
 ) -> None:
     from fedstill.cli import _finish, apply_settings
-    from fedstill.deploy.control import deploy as follow
-    from fedstill.deploy.setting import deployable
     from fedstill.experiment.config import experiment, read
     from fedstill.experiment.result import Result
+    from fedstill.flower.control import deploy as follow
+    from fedstill.flower.setting import deployable
     from fedstill.report.terminal import Live
 
     plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}

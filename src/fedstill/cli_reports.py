@@ -50,7 +50,7 @@ def reproduce(
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
     from fedstill.experiment import reproduce as papers
     from fedstill.experiment.presets import read_preset
-    from fedstill.report import beside
+    from fedstill.report import paper_table
     from fedstill.report.progress import forecast, say, teller
 
     preset = read_preset(name)
@@ -61,7 +61,7 @@ def reproduce(
         preset, room, seeds=seeds, rounds=rounds, full=full, override=override, rows=row or (), columns=column or ()
     )
     if preset.kind == "partition" and not dry_run:
-        print(beside.partitions(preset, entries, room))
+        print(paper_table.partitions(preset, entries, room))
         return
     say(f"{preset.title}: {len(entries)} cells, {len({j.path for e in entries for j in e.jobs})} runs")
     at_once = 1 if preset.kind == "times" and jobs is None else jobs  # side by side they would slow each other
@@ -75,7 +75,7 @@ def reproduce(
     failed = papers.carry_out(entries, room, at_once, teller())
     done = papers.results(entries)
     if preset.kind == "images" and not failed:
-        print(beside.mean_images(preset, entries, room))
+        print(paper_table.mean_images(preset, entries, room))
         return
     numbers = papers.numbers(entries, done, failed)
     plain = json.dumps([number.plain() for number in numbers], indent=1, ensure_ascii=False)
@@ -83,8 +83,8 @@ def reproduce(
     if as_json:
         print(plain)
     elif numbers:
-        beside.show(numbers, preset.title)
-    page = beside.page(preset, entries, done, numbers, failed, room, _typed())
+        paper_table.show(numbers, preset.title)
+    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed())
     say(f"page: {page}" if page else "no run came to its end: no page")
     if failed:
         raise typer.Exit(1)

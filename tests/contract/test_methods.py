@@ -13,7 +13,7 @@ from smallest import same_bits, small_experiment, small_method
 from fedstill.core.loop import Party, rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
-from fedstill.core.shelf import Room, Shelf
+from fedstill.core.shelf import Shelf, Storage
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.run import active, resume, start, transport
 from fedstill.experiment.rundir import RunDir
@@ -68,7 +68,7 @@ def test_transports_agree_and_resume_is_exact(name: str, runs: Path) -> None:
 
 def staged(name: str, **settings: Any) -> tuple[Any, Any]:
     plan = small_experiment(small_method(name), **settings)
-    return plan, stage(plan, Room())
+    return plan, stage(plan, Storage())
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -148,5 +148,5 @@ def test_a_round_without_any_reply_leaves_everything_as_it_was(name: str, runs: 
     plan = small_experiment(small_method(name), drop=1.0, rounds=2)
     result = start(plan, out=runs, name="silent")
     assert all(set(row["missing"].values()) == {"dropped out"} for row in result.rows)
-    before = plan.method.init_server(stage(plan, Room()).env.at(0))
+    before = plan.method.init_server(stage(plan, Storage()).env.at(0))
     assert same_bits(_without_shelves(before), _without_shelves(last_state(runs / "silent").server))

@@ -6,8 +6,8 @@ import pytest
 
 from fedstill.core.method import methods
 from fedstill.experiment.presets import RUNS, presets, read_preset
-from fedstill.experiment.readings import check
 from fedstill.experiment.reproduce import plan
+from fedstill.experiment.table_metrics import check
 from fedstill.models import models
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from fedstill.core.record import dumps, loads
-from fedstill.core.shelf import Room, Shelf, reopen
+from fedstill.core.shelf import Shelf, Storage, reopen
 
 
 def value(x: float) -> dict[str, torch.Tensor]:
@@ -24,7 +24,7 @@ def test_putting_leaves_the_old_shelf_as_it_was() -> None:
 
 def test_beyond_the_limit_entries_live_in_files(tmp_path: Path) -> None:
     """40 bytes each and room for 100: the third goes to a file; replacing one in memory makes no room for it."""
-    shelf = Shelf("slots", Room(tmp_path, limit=100)).put(0, {k: value(float(k)) for k in range(4)})
+    shelf = Shelf("slots", Storage(tmp_path, limit=100)).put(0, {k: value(float(k)) for k in range(4)})
     assert shelf.held == 80
     assert sorted(p.name for p in (tmp_path / "slots").iterdir()) == ["2-0.safetensors", "3-0.safetensors"]
     assert [float(shelf[k]["w"][0]) for k in range(4)] == [0.0, 1.0, 2.0, 3.0]
@@ -34,19 +34,19 @@ def test_beyond_the_limit_entries_live_in_files(tmp_path: Path) -> None:
 
 
 def test_a_manifest_brings_it_back_and_new_entries_only_are_written(tmp_path: Path) -> None:
-    shelf = Shelf("slots", Room(tmp_path)).put(0, {1: value(1.0)})
+    shelf = Shelf("slots", Storage(tmp_path)).put(0, {1: value(1.0)})
     data = dumps((shelf,))
     first = (tmp_path / "slots" / "1-0.safetensors").stat().st_mtime_ns
     more = shelf.put(1, {2: value(2.0)})
     dumps((more,))
     assert (tmp_path / "slots" / "1-0.safetensors").stat().st_mtime_ns == first
-    back = loads(data, reopen(Room(tmp_path)))[0]
+    back = loads(data, reopen(Storage(tmp_path)))[0]
     assert list(back) == [1]
     assert torch.equal(back[1]["w"], value(1.0)["w"])
 
 
 def test_without_a_folder_a_temporary_one_is_used() -> None:
-    room = Room(None, limit=0)
-    shelf = Shelf("slots", room).put(0, {1: value(1.0)})
-    assert room.path.exists()
+    storage = Storage(None, limit=0)
+    shelf = Shelf("slots", storage).put(0, {1: value(1.0)})
+    assert storage.path.exists()
     assert float(shelf[1]["w"][0]) == 1.0

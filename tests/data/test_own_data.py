@@ -7,7 +7,7 @@ import pytest
 
 import fedstill
 from fedstill.core.errors import DataError
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data.own import read_own
 from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import experiment
@@ -56,7 +56,7 @@ def test_paths_as_clients_are_tested_on_what_they_brought(tmp_path: Path) -> Non
     """Client 0 brings a test part of 2; client 1 none, so 20 % of its 10 samples; a party may have a single class."""
     test = {"x_test": images(2, 7), "y_test": np.array([0, 1])}
     data = [written(tmp_path, "a", images(10, 5), [0, 1] * 5, **test), written(tmp_path, "b", images(10, 9), [1] * 10)]
-    ready = stage(experiment({"method": "fedavg", "data": data, "active": 1.0, "model": "mlp"}), Room())
+    ready = stage(experiment({"method": "fedavg", "data": data, "active": 1.0, "model": "mlp"}), Storage())
     assert ready.env.sizes == (10, 8)
     assert [len(local) for local in ready.exam.local] == [2, 2]
     assert ready.class_names == ("0", "1")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from smallest import small_experiment, small_method
 
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data import Samples
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.stage import stage
@@ -41,7 +41,7 @@ def test_accuracies_by_hand() -> None:
 
 def test_threads_and_one_pass_change_nothing() -> None:
     plan = small_experiment(small_method("fedavg"))
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     module = ready.env.module(ready.env.initial())
     whole = ready.exam.correct(module)
     for client, index in enumerate(ready.exam.local):

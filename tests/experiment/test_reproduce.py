@@ -19,7 +19,7 @@ from fedstill.experiment.presets import read_preset
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
-from fedstill.report import beside
+from fedstill.report import paper_table
 
 TABLE = """
 title = "A tiny table"
@@ -169,7 +169,7 @@ def test_two_at_once_give_the_same_bits_as_one_by_one_and_nothing_runs_twice(tab
     assert (found["FedAvg", "α = 1", "rounds_to:fedavg"].mean, found["FedAvg", "α = 1", "speedup"].mean) == (3, 1)
     assert found["FedProx", "α = 1", "rounds_to:fedavg"].difference is None  # the paper says > 3
     assert found["FedNothing", "α = 1", "amp"].state == "method fednothing is not available"
-    page = beside.page(preset, one, done, list(found.values()), {}, tmp_path, "again")
+    page = paper_table.page(preset, one, done, list(found.values()), {}, tmp_path, "again")
     assert page is not None
     assert f'data-metric="amp">{100 * first.mean:.2f}' in page.read_text()
 

@@ -19,7 +19,7 @@ from smallest import same_bits, small_experiment, small_method
 import fedstill as fs
 from fedstill.core import record
 from fedstill.core.errors import DataError, RunError, UsageError
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import Watcher, resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
@@ -283,7 +283,7 @@ def test_a_split_can_keep_its_seed() -> None:
     """With split_seed, seeds agree in who trains and is tested on which samples, and differ in everything else."""
 
     def hands(**seeds: int) -> tuple[list[list[int]], bytes, float]:
-        ready = stage(small_experiment("fedavg", **seeds), Room())
+        ready = stage(small_experiment("fedavg", **seeds), Storage())
         weight = float(next(iter(ready.env.initial().values())).sum())
         return [part.tolist() for part in ready.parts], ready.exam.pool.x.numpy().tobytes(), weight
 

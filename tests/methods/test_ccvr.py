@@ -8,7 +8,7 @@ from smallest import small_experiment
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import CCVR
@@ -54,7 +54,7 @@ def test_virtual_features_follow_the_classes():
 
 def test_a_head_that_leans_to_one_class_is_set_right_and_the_rest_stays():
     method = CCVR(lr=0.1, epochs=4, head_epochs=20, head_lr=0.05)
-    ready = stage(small_experiment(method, alpha=100.0), Room())
+    ready = stage(small_experiment(method, alpha=100.0), Storage())
     env = ready.env
     server = method.init_server(env.at(0))
     for turn in range(2):
@@ -95,7 +95,7 @@ def test_what_leaves_a_client_and_what_is_refused():
         "covariances": "class means and covariances of features",
         "counts": "label counts",
     }
-    env = stage(small_experiment(CCVR()), Room()).env
+    env = stage(small_experiment(CCVR()), Storage()).env
     good = CCVR().template(env)
     for counts in (good.counts, good.counts - 1):
         bad = Described(good.weights, good.means, good.covariances, counts)

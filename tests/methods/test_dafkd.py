@@ -11,7 +11,7 @@ from smallest import same_bits, small_experiment, small_method
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import Party, Round, rounds
 from fedstill.core.method import Method, Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.core.value import build_named, plain
 from fedstill.data import load
 from fedstill.experiment.run import active, start, transport
@@ -25,7 +25,7 @@ def small(**settings: Any) -> Any:
 
 def ready_for(method: Any, **settings: Any) -> tuple[Any, Stage]:
     plan = small_experiment(method, **settings)
-    return plan, stage(plan, Room())
+    return plan, stage(plan, Storage())
 
 
 def played(method: Any, count: int, **settings: Any) -> list[Round]:

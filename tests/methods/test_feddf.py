@@ -11,7 +11,7 @@ from torch import nn
 
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import rounds
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
 from fedstill.parts.architectures import SERVER
@@ -30,7 +30,7 @@ def small(**settings: Any) -> Any:
 
 def played(method: Any, count: int, **settings: Any) -> tuple[Stage, list[Any]]:
     plan = small_experiment(method, rounds=count, **settings)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         return ready, list(rounds(method, ready.env, link, lambda t: active(plan, t), count))
 
@@ -113,7 +113,7 @@ def test_the_logit_form_takes_logit_gathers_and_attacks_and_the_weight_form_does
 
 def test_training_samples_as_the_proxy_leave_local_tests_out() -> None:
     plan = small_experiment(small(), public="train", local_test=0.25)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     assert any("public = train" in note for note in ready.notes)
     assert len(ready.env.public) == sum(ready.env.sizes)
     trained = np.sort(np.concatenate(ready.parts))

@@ -9,7 +9,7 @@ from torch import tensor
 
 from fedstill.experiment.run import start
 from fedstill.methods import FedDistill
-from fedstill.parts.voice import Wisdom
+from fedstill.parts.public_logits import Wisdom
 
 
 def test_the_loss_by_hand() -> None:

@@ -7,13 +7,13 @@ import torch
 from smallest import same_bits, small_experiment
 
 from fedstill.core.errors import UsageError
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedDistillPlus
-from fedstill.methods.fedavg import Broadcast
 from fedstill.methods.feddistill_plus import MeanLogitsAndWeights, Shared, fused
 from fedstill.methods.fedhe import ClassWisdom, MeanLogits
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.gather import Remember
 from fedstill.parts.learner import predict
 from fedstill.parts.robust import Krum
@@ -43,7 +43,7 @@ def test_the_server_averages_over_the_clients_that_have_a_class():
 def test_a_client_sends_the_mean_logits_of_its_classes():
     """With next to no learning rate they are the model's mean logits on the client's samples, class by class."""
     method = FedDistillPlus(lr=1e-30, batch=16, epochs=2)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(0, 1), ready.party(1).data
     state, upload = method.client(
         env, method.init_client(env), method.download(env, method.init_server(env.at(0))), data
@@ -59,7 +59,7 @@ def test_a_client_sends_the_mean_logits_of_its_classes():
 
 def test_without_distillation_it_is_fedavg_to_the_bit():
     method, plain = FedDistillPlus(gamma=0.0, lr=0.1, batch=32, epochs=1), FedAvg(lr=0.1, batch=32, epochs=1)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(1, 2), ready.party(2).data
     server = method.init_server(env.at(0))
     server = Shared(ClassWisdom(server.wisdom.logits, ~server.wisdom.known), server.weights, server.memory)

@@ -10,7 +10,7 @@ from smallest import same_bits, small_experiment, small_method
 from torch import nn
 
 from fedstill.core.loop import rounds
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
 from fedstill.parts.distil import ensemble
@@ -24,7 +24,7 @@ def small(**settings: Any) -> Any:
 
 def played(method: Any, **settings: Any) -> tuple[Stage, Any]:
     plan = small_experiment(method, rounds=1, **settings)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         return ready, next(rounds(method, ready.env, link, lambda t: active(plan, t), 1))
 

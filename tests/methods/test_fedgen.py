@@ -9,7 +9,7 @@ from smallest import same_bits, small_experiment, small_method
 from torch import nn
 
 from fedstill.core.loop import rounds
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
 
@@ -20,7 +20,7 @@ def small(**settings: Any) -> Any:
 
 def played(method: Any, count: int) -> tuple[Stage, list[Any]]:
     plan = small_experiment(method, rounds=count)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         return ready, list(rounds(method, ready.env, link, lambda t: active(plan, t), count))
 
@@ -67,7 +67,7 @@ def test_rehearsal_by_hand() -> None:
             return torch.tensor([math.log(2.0), 0.0]).repeat(len(features), 1)
 
     method = small(alpha=8.0, beta=16.0, decay=0.5, generator_batch=4)
-    env = stage(small_experiment(method), Room()).env
+    env = stage(small_experiment(method), Storage()).env
     env = env.__class__(**{**env.__dict__, "classes": 2}).at(3, 0)
     zeros = torch.zeros(4, dtype=torch.int64)
     drawn = torch.randint(2, (4,), generator=torch.Generator().manual_seed(5))

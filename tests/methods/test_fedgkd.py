@@ -5,7 +5,7 @@ import torch
 from smallest import same_bits, small_experiment
 
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
@@ -42,7 +42,7 @@ def test_the_teacher_is_the_mean_of_the_last_models():
 def test_a_step_is_down_the_gradient_of_the_loss(taught):
     """One step on the whole data: w − lr ∇(CE + γ/2 KL(teacher ‖ student)), without a teacher CE alone."""
     method = FedGKD(local_steps=1, batch=10**6, lr=0.5, gamma=3.0)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(1, 0), ready.party(0).data
     down = Lesson(env.initial(), env.initial(3), taught)
     _, upload = method.client(env, None, down, data)

@@ -9,7 +9,7 @@ from smallest import small_experiment
 from torch import tensor
 
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedHe
@@ -27,7 +27,7 @@ def test_the_loss_by_hand() -> None:
 
 
 def env_of_three() -> Any:
-    ready = stage(small_experiment(FedHe()), Room())
+    ready = stage(small_experiment(FedHe()), Storage())
     from dataclasses import replace
 
     return replace(ready.env, classes=3)
@@ -51,7 +51,7 @@ def test_the_server_averages_over_those_that_have_a_class() -> None:
 def test_a_client_tells_the_means_of_its_classes_and_which_it_has() -> None:
     """With a rate too small to move, the means are those of the initial model; the client has no class 0."""
     method = FedHe(lr=1e-12, optimizer="sgd", batch=7)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env = ready.env.at(0, 1)
     data = ready.party(1).data
     data = data[data.y > 0]

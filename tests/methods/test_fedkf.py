@@ -10,7 +10,7 @@ from smallest import same_bits, small_experiment, small_method
 from torch import nn
 
 from fedstill.core.loop import Party, turn
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
@@ -81,7 +81,7 @@ def test_one_student_pass_equals_two() -> None:
 
 def turn_of(method: FedKF, state: Imagination | None = None, **settings: Any) -> tuple[Any, Any, Any, Teaching]:
     plan = small_experiment(method, **settings)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     down = Teaching(ready.env.initial(), {k: v + 0.1 for k, v in ready.env.initial().items()})
     before = {k: v.clone() for k, v in down.teacher.items()}  # type: ignore[union-attr]
     state, upload = turn(method, ready.env.at(0, 0), Party(ready.party(0).data), state, down)
@@ -115,14 +115,14 @@ def test_generator_and_its_adam_survive_rounds_resume_and_workers(runs: Path) ->
     resume(runs / "a", rounds=2, workers="2")
     state, _ = RunDir.open(runs / "a").latest()
     assert state is not None
-    sizes = stage(plan, Room()).env.sizes
+    sizes = stage(plan, Storage()).env.sizes
     for client, size in enumerate(sizes):
         assert float(state.clients[client].memory["0"]["step"]) == 2 * -(-size // 32)
 
 
 def test_minus_sends_no_teacher_and_noise_learns_nothing() -> None:
     plan = small_experiment(small_method("fedkf-minus"))
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     down = plan.method.download(ready.env.at(0, 0), plan.method.init_server(ready.env))
     assert down.teacher is None
     _, state, _, _ = turn_of(small_method("fedkf", generator="noise"))
@@ -133,7 +133,7 @@ def test_authors_profile_counts_only_clients_seen_and_gives_all_the_same_steps()
     """Steps: E · (N_train // (K·B)); 319 training samples, 6 clients, batches of 32: max(1, 1) step an epoch."""
     method = small_method("fedkf", profile="authors", epochs=3)
     assert method.gather == Remember(start="seen")
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     assert method.pace(ready.env).local_steps == 3 * max(1, sum(ready.env.sizes) // (6 * 32))
     _, state, _, _ = turn_of(method)
     assert state.memory == {}, "the first round is plain cross-entropy"
@@ -141,7 +141,7 @@ def test_authors_profile_counts_only_clients_seen_and_gives_all_the_same_steps()
 
 def test_without_memory_the_active_model_teaches() -> None:
     plan = small_experiment(small_method("fedkf", gather=Everyone()))
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     assert plan.method.download(ready.env.at(0, 0), plan.method.init_server(ready.env)).teacher is None
 
 

@@ -10,16 +10,16 @@ from smallest import small_experiment
 from torch import nn, tensor
 
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedMD
 from fedstill.parts.learner import predict
-from fedstill.parts.voice import PublicLogits, Voice, Wisdom
+from fedstill.parts.public_logits import PublicLogits, Voice, Wisdom
 
 
 def staged(method: FedMD, **settings: Any) -> Any:
-    return stage(small_experiment(method, public=0.2, **settings), Room())
+    return stage(small_experiment(method, public=0.2, **settings), Storage())
 
 
 def test_the_consensus_is_the_plain_mean_and_its_accuracy_is_told() -> None:
@@ -102,7 +102,7 @@ def test_a_public_set_of_other_classes_gets_a_head_of_its_own(tmp_path: Path) ->
     file = tmp_path / "stripes.npz"
     np.savez(file, x_train=x, y_train=y, x_test=x[:8], y_test=y[:8])
     plan = small_experiment(FedMD(lr=0.01, pretrain=5, epochs=3), active=1.0, public=str(file), alpha=100.0, rounds=2)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     assert ready.env.public_classes == 4
     assert ready.env.classes == 10
     result = start(plan, out=None)

@@ -7,7 +7,7 @@ from smallest import small_experiment
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedMGDAPlus
@@ -20,7 +20,7 @@ def test_directions_count_not_lengths():
     together at λ = ½, ½, a step of ½ along each. ε = 0: λ = ¼, ¾. The step does not depend on how far a client went.
     """
     method = FedMGDAPlus(gather=Everyone(), epsilon=1.0)
-    env = stage(small_experiment(method), Room()).env
+    env = stage(small_experiment(method), Storage()).env
     zero = {name: torch.zeros_like(t) for name, t in env.initial().items()}
     name = next(iter(zero))
     ends = []
@@ -39,7 +39,7 @@ def test_directions_count_not_lengths():
 def test_opposite_wishes_cancel_and_a_client_that_stayed_is_no_obstacle():
     assert fairest(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([0.3, 0.7]), 1.0) == pytest.approx([0.5, 0.5])
     method = FedMGDAPlus(gather=Everyone())
-    env = stage(small_experiment(method), Room()).env
+    env = stage(small_experiment(method), Storage()).env
     initial = env.initial()
     made = method.server(env, Pareto(initial, None, {}), [Reply(0, 5, Update(initial))])
     assert all(torch.equal(made.weights[n], t) for n, t in initial.items())

@@ -6,11 +6,11 @@ from smallest import small_experiment
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedNova
-from fedstill.methods.fedavg import Global
 from fedstill.methods.fednova import Walked, normalised_shares, path_length
+from fedstill.parts.averaging import Global
 from fedstill.parts.gather import Everyone, Remember, average, drawn
 
 
@@ -31,7 +31,7 @@ def test_the_step_by_hand():
 def test_with_equal_steps_it_is_fedavg(local_steps: int | None, same: bool):
     """Where all take three steps, every share is n_k/Σn; where all take an epoch of their own data, it is not."""
     method = FedNova(lr=0.1, epochs=1, local_steps=local_steps, batch=16, gather=Everyone())
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env = ready.env.at(0)
     server = method.init_server(env)
     replies = []
@@ -58,7 +58,7 @@ def test_a_client_that_took_no_step_changes_nothing_but_the_pace():
     """Of 1 and 3 samples, steps 0 and 2: τ_eff = 3/2, so w goes ¾ · (3/2)/2 of the way to the second client."""
     assert normalised_shares([1, 3], [0.0, 2.0]) == pytest.approx([0, 9 / 16])
     method = FedNova(gather=Everyone())
-    env = stage(small_experiment(method), Room()).env
+    env = stage(small_experiment(method), Storage()).env
     still = Reply(0, 5, Walked(env.initial(), 0))
     made = method.server(env, Global(env.initial(), None), [still])
     assert all(torch.equal(made.weights[n], t) for n, t in env.initial().items())
@@ -69,6 +69,6 @@ def test_wrong_things_are_told():
         FedNova(optimizer="adam")
     with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
         FedNova(gather=Remember(slots="client"))
-    env = stage(small_experiment(FedNova()), Room()).env
+    env = stage(small_experiment(FedNova()), Storage()).env
     assert FedNova().objection(env, Walked(env.form(), -1)) == "steps = -1: must be ≥ 0"
     assert FedNova.leaves_client()["steps"] == "number of local steps"

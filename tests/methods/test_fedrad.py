@@ -11,13 +11,13 @@ from torch import nn
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data.samples import Samples
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedRAD
-from fedstill.methods.fedavg import Averaging, Broadcast, Global
 from fedstill.methods.fedrad import Local
+from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.gather import Update
 from fedstill.parts.learner import frozen, predict
 from fedstill.parts.losses import cross_entropy, relational
@@ -75,7 +75,7 @@ def test_the_other_model_is_a_constant():
 
 def turn(method: Any, **where: Any) -> tuple[Any, Env, Samples]:
     """A stage, its first client, and that client's samples."""
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     return method, ready.env.at(where.get("round", 0), 1), ready.party(1).data
 
 

@@ -13,13 +13,13 @@ from torch import nn, tensor
 
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import Party, rounds
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedDistill, FedMD, FedTKD
 from fedstill.parts.gather import Everyone
+from fedstill.parts.public_logits import PublicLogits, Wisdom
 from fedstill.parts.trust import Identify
-from fedstill.parts.voice import PublicLogits, Wisdom
 
 
 def test_the_loss_on_the_public_set_by_hand() -> None:
@@ -70,7 +70,7 @@ def federation(method: Any, **settings: Any) -> Any:
 
 def test_networks_may_differ_and_only_logits_travel() -> None:
     plan = federation(FedTKD(), models=("mlp", f"{__name__}:slim"), server_model="mlp", rounds=1)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     sizes = [sum(p.numel() for p in ready.env.build(k, None).parameters()) for k in range(6)]
     assert sizes == [4810, 4810, 1810, 1810, 4810, 1810], "in pairs, then one each"
     result = start(plan, out=None)
@@ -165,7 +165,7 @@ MALFORMED: dict[str, tuple[Callable[[PublicLogits], PublicLogits], str]] = {
 def test_malformed_logits_are_refused_by_name_and_the_round_goes_on(how: str) -> None:
     forge, why = MALFORMED[how]
     plan = federation(FedTKD(), rounds=1, samples=400, clients=3)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     honest = ready.party
     ready = replace(ready, party=lambda k: Party(honest(k).data, Forged(forge) if k == 1 else None))
     with transport(plan, ready, ready.env.shelf("clients")) as link:
@@ -193,4 +193,4 @@ def test_a_public_set_of_other_classes_is_refused(tmp_path: Any) -> None:
     file = tmp_path / "other.npz"
     np.savez(file, x_train=x, y_train=np.arange(40) % 4, x_test=x, y_test=np.arange(40) % 4)
     with pytest.raises(UsageError, match="fedtkd needs samples of the data's own classes"):
-        stage(federation(FedTKD(), public=str(file)), Room())
+        stage(federation(FedTKD(), public=str(file)), Storage())

@@ -3,13 +3,13 @@
 import torch
 from smallest import same_bits, small_experiment
 
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, Moon
-from fedstill.methods.fedavg import Broadcast
 from fedstill.methods.moon import Previous
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.losses import contrast, cross_entropy
 
 
@@ -22,7 +22,7 @@ def test_without_contrast_it_is_fedavg_to_the_bit(runs):
 
 def test_a_first_turn_is_fedavgs_and_a_second_is_not():
     method, plain = Moon(lr=0.1, epochs=1), FedAvg(lr=0.1, epochs=1)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data, down = ready.env.at(0, 1), ready.party(1).data, Broadcast(ready.env.initial())
     state, upload = method.client(env, method.init_client(env), down, data)
     assert same_bits(upload, plain.client(env, None, down, data)[1])
@@ -34,7 +34,7 @@ def test_a_first_turn_is_fedavgs_and_a_second_is_not():
 def test_a_step_is_down_the_gradient_of_the_loss():
     """One step on the whole data: w − lr ∇(CE + μ ℓ_con), the other two models' features constants."""
     method = Moon(local_steps=1, batch=10**6, lr=0.5, mu=2.0, tau=0.3)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(1, 0), ready.party(0).data
     down, before = Broadcast(env.initial()), Previous(env.initial(3), None)
     _, upload = method.client(env, before, down, data)

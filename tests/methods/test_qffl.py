@@ -6,12 +6,12 @@ from smallest import small_experiment, small_method
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import QFFL
-from fedstill.methods.fedavg import Broadcast
 from fedstill.methods.qffl import Assessed, fair_step
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.gather import Remember, mean
 from fedstill.parts.losses import cross_entropy
 
@@ -38,7 +38,7 @@ def test_a_client_without_loss_does_not_break_the_step():
 
 def test_q_zero_is_the_unweighted_average():
     method = QFFL(q=0.0, lr=0.1, epochs=1)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env = ready.env
     server = method.init_server(env.at(0))
     replies = []
@@ -54,7 +54,7 @@ def test_q_zero_is_the_unweighted_average():
 
 def test_the_loss_is_that_of_the_download_on_the_clients_data():
     method = QFFL(lr=0.1, epochs=1)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(0, 1), ready.party(1).data
     _, upload = method.client(env, None, Broadcast(env.initial()), data)
     expected = cross_entropy(env.module(env.initial())(data.images()), data.y)

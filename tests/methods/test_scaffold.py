@@ -6,12 +6,12 @@ from smallest import same_bits, small_experiment
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, Scaffold
-from fedstill.methods.fedavg import Broadcast
 from fedstill.methods.scaffold import Control, Course, Heading, Steered
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.gather import Everyone, Remember
 from fedstill.parts.losses import cross_entropy
 
@@ -19,7 +19,7 @@ from fedstill.parts.losses import cross_entropy
 def test_a_first_turn_is_fedavgs():
     """With c = c_i = 0 a local step is SGD's."""
     method, plain = Scaffold(lr=0.1, epochs=2), FedAvg(lr=0.1, epochs=2)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(0, 1), ready.party(1).data
     server = method.init_server(env.at(0))
     _, upload = method.client(env, method.init_client(env), method.download(env, server), data)
@@ -30,7 +30,7 @@ def test_a_first_turn_is_fedavgs():
 def test_a_step_is_corrected_and_the_control_is_the_gradient():
     """One step on the whole data with gradient g: y = w − lr (g − c_i + c), and c_i⁺ = c_i − c + (w − y)/lr = g."""
     method = Scaffold(local_steps=1, batch=10**6, lr=0.5)
-    ready = stage(small_experiment(method), Room())
+    ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(1, 0), ready.party(0).data
     own, common = (dict(env.build(None, seed).named_parameters()) for seed in (3, 4))
     own, common = ({n: p.detach() for n, p in c.items()} for c in (own, common))
@@ -54,7 +54,7 @@ def test_the_servers_step_by_hand():
     ]
     weights = {"w": torch.zeros(1), "running": torch.zeros(1)}
     server = Course(weights, {"w": torch.tensor([0.5])}, None)
-    env = stage(small_experiment(Scaffold(), clients=4), Room()).env
+    env = stage(small_experiment(Scaffold(), clients=4), Storage()).env
     made = Scaffold(gather=Everyone()).server(env, server, replies)
     assert (made.weights["w"].item(), made.control["w"].item()) == (2.5, 1.5)
     half = Scaffold(gather=Everyone(), server_lr=0.5).server(env, server, replies)

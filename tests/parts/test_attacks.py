@@ -12,10 +12,9 @@ from torch import tensor
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import Party, turn
 from fedstill.core.record import record
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.stage import stage
-from fedstill.methods.fedavg import Broadcast
 from fedstill.parts.attacks import (
     Attack,
     Gaussian,
@@ -27,6 +26,7 @@ from fedstill.parts.attacks import (
     SignFlip,
     attacks,
 )
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.gather import Changed, Update
 
 
@@ -36,7 +36,7 @@ def stream() -> torch.Generator:
 
 @pytest.fixture(scope="module")
 def ready() -> Any:
-    return stage(small_experiment(small_method("fedtkd")), Room())
+    return stage(small_experiment(small_method("fedtkd")), Storage())
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(method: str
 )
 def test_an_attack_that_fits_is_given_to_the_malicious_alone(method: str, attack: str) -> None:
     plan = small_experiment(small_method(method), attack=attack, malicious=0.5)
-    parties = stage(plan, Room()).party
+    parties = stage(plan, Storage()).party
     assert [parties(k).attack is not None for k in range(6)] == [False, True] * 3
 
 

@@ -8,14 +8,14 @@ import torch
 from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.parts.gather import Changed, Remember, Update, average, mean
 
 
-def env_of(sizes: tuple[int, ...], room: Room | None = None) -> Env:
-    return Env(1, sizes, 2, (1, 8, 8), lambda k, seed: torch.nn.Linear(1, 1), room=room or Room())
+def env_of(sizes: tuple[int, ...], storage: Storage | None = None) -> Env:
+    return Env(1, sizes, 2, (1, 8, 8), lambda k, seed: torch.nn.Linear(1, 1), storage=storage or Storage())
 
 
 def w(value: float) -> dict[str, torch.Tensor]:
@@ -52,7 +52,7 @@ def test_only_clients_seen_count_for_the_authors() -> None:
 
 
 def test_the_running_sum_is_checked_against_the_full_one(tmp_path: Path) -> None:
-    env, gather = env_of(tuple(range(1, 21)), Room(tmp_path, limit=40)), Remember()
+    env, gather = env_of(tuple(range(1, 21)), Storage(tmp_path, limit=40)), Remember()
     state = gather.init(env, w(0.1))
     stream = torch.Generator().manual_seed(0)
     for t in range(150):

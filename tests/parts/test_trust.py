@@ -12,11 +12,11 @@ from torch import Tensor, tensor
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
 from fedstill.core.record import dumps, loads
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedTKD
+from fedstill.parts.public_logits import PublicLogits
 from fedstill.parts.trust import Identify, class_weights, client_features, fuse, fusion_weights, trusted_clients
-from fedstill.parts.voice import PublicLogits
 
 
 def logs(*shares: float) -> list[float]:
@@ -179,7 +179,7 @@ def test_the_teacher_s_weight_stays_below_one_minus_beta() -> None:
 @pytest.fixture(scope="module")
 def env() -> Any:
     plan = small_experiment(FedTKD(), models=("mlp",), public=0.2)
-    return stage(plan, Room()).env
+    return stage(plan, Storage()).env
 
 
 def spoken(env: Any, *logits: Tensor) -> list[Reply[PublicLogits]]:

@@ -11,7 +11,7 @@ from fedstill.core.errors import UsageError
 from fedstill.experiment.metrics import domain_correlation
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
-from fedstill.parts.imagine import hang
+from fedstill.parts.conditional_generator import hang
 from fedstill.report.domain import correlation_figure, pictures, samples_figure, weights_figure
 from fedstill.report.partition import save
 

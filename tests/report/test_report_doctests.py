@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 MODULES = (
-    "report.again",
+    "report.command",
     "report.logging",
     "report.progress",
     "report.partition",

@@ -15,7 +15,7 @@ from smallest import small_experiment, small_method
 
 from fedstill.core.errors import RunError
 from fedstill.core.loop import Party
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start, transport
 from fedstill.experiment.stage import stage
 from fedstill.transports import Processes
@@ -41,7 +41,7 @@ class Killer:
 def exchange(tmp_path: Path, attack: Any) -> tuple[list[Any], list[Any]]:
     """The replies of a round in which client 1 is attacked, and of one in which nobody is."""
     plan = small_experiment(small_method("fedavg"), workers="2", active=1.0)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     honest = ready.party
     spoiled = replace(ready, party=lambda k: Party(honest(k).data, attack if k == 1 else None))
     server = plan.method.init_server(ready.env)
@@ -77,7 +77,7 @@ class Broken:
 @pytest.mark.parametrize("workers", ["inline", "2"])
 def test_an_error_in_a_turn_stops_the_run_with_one_line(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = small_experiment(small_method("fedavg"), workers=workers)
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     broken = replace(ready, party=lambda k: Party(ready.party(k).data, Broken()))
     monkeypatch.setattr("fedstill.experiment.run.stage", lambda *_: broken)
     with pytest.raises(RunError, match=r"client \d failed in round 1: ValueError: the data are gone"):
@@ -86,7 +86,7 @@ def test_an_error_in_a_turn_stops_the_run_with_one_line(workers: str, monkeypatc
 
 def test_closing_leaves_no_process() -> None:
     plan = small_experiment(small_method("fedavg"), workers="2")
-    ready = stage(plan, Room())
+    ready = stage(plan, Storage())
     pool = Processes(plan.method, ready.party, ready.env.shelf("clients"), ready.env, 2)
     pids = [w.process.pid for w in pool.workers]
     assert all(psutil.pid_exists(pid) for pid in pids)

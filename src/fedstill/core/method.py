@@ -18,7 +18,7 @@ from torch import nn
 from fedstill.core import rng
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
-from fedstill.core.shelf import Room, Shelf
+from fedstill.core.shelf import Shelf, Storage
 from fedstill.core.value import Value
 
 S = TypeVar("S")
@@ -46,7 +46,7 @@ class Env:
     public_classes: int | None = None
     """How many classes the public set has where they are not the data's own; None where they are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    room: Room = field(default_factory=Room)
+    storage: Storage = field(default_factory=Storage)
     round: int = 0
     client: int | None = None
 
@@ -88,7 +88,7 @@ class Env:
 
     def shelf(self, name: str) -> Shelf:
         """An empty shelf for what a method keeps for each client."""
-        return Shelf(name, self.room)
+        return Shelf(name, self.storage)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedstill.core import record
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
+class Storage:
     """Where shelves keep files, and how many bytes each may hold in memory."""
 
     folder: Path | None = None
@@ -53,7 +53,7 @@ class Shelf(Mapping[int, Any], record.Persistent):
     """Values by client; see the module's text."""
 
     name: str
-    room: Room = field(default_factory=Room)
+    storage: Storage = field(default_factory=Storage)
     entries: Mapping[int, Entry] = field(default_factory=dict)
     held: int = 0
 
@@ -64,11 +64,11 @@ class Shelf(Mapping[int, Any], record.Persistent):
             old = entries.get(client)
             held -= old.size if old is not None and old.value is not None else 0
             entry = Entry(version, record.size(value), value)
-            if held + entry.size > self.room.limit:
+            if held + entry.size > self.storage.limit:
                 entry = self._filed(client, entry, keep=False)
             held += entry.size if entry.value is not None else 0
             entries[client] = entry
-        return Shelf(self.name, self.room, entries, held)
+        return Shelf(self.name, self.storage, entries, held)
 
     def __getitem__(self, client: int) -> Any:
         return self.entries[client].read()
@@ -88,20 +88,20 @@ class Shelf(Mapping[int, Any], record.Persistent):
         return {"name": self.name, "versions": {str(k): e.version for k, e in self.entries.items()}}
 
     def _filed(self, client: int, entry: Entry, keep: bool) -> Entry:
-        file = self.room.path / self.name / f"{client}-{entry.version}.safetensors"
+        file = self.storage.path / self.name / f"{client}-{entry.version}.safetensors"
         record.save(file, entry.value)
         return Entry(entry.version, entry.size, entry.value if keep else None, file)
 
 
-def reopen(room: Room) -> Callable[[Any], Shelf]:
+def reopen(storage: Storage) -> Callable[[Any], Shelf]:
     """How `record.load` gets a shelf back from its manifest: entries stay in their files until they are asked for."""
 
     def shelf(manifest: Any) -> Shelf:
-        folder = room.path / manifest["name"]
+        folder = storage.path / manifest["name"]
         entries = {
             int(client): Entry(version, 0, None, folder / f"{client}-{version}.safetensors")
             for client, version in manifest["versions"].items()
         }
-        return Shelf(manifest["name"], room, entries)
+        return Shelf(manifest["name"], storage, entries)
 
     return shelf

@@ -120,7 +120,7 @@ class Published:
         return self._upright({key: read_idx(path) for key, path in files.items()})
 
     def _download(self) -> Arrays:
-        from fedstill.data.hub import fetch
+        from fedstill.data.huggingface import fetch
 
         todo = f"set {VARIABLE} to a folder that has {self.name}.npz (x_train, y_train, x_test, y_test) or {self.files}"
         if not _hub_installed():

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedstill.core.loop import turn
 from fedstill.core.method import Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.run import one_thread
 from fedstill.experiment.stage import stage
@@ -24,7 +24,7 @@ def round_seconds(plan: Experiment) -> float:
 
 
 def _measured(plan: Experiment) -> float:
-    ready = stage(plan, Room(None, plan.memory << 20))
+    ready = stage(plan, Storage(None, plan.memory << 20))
     method: Any = plan.method
     sizes = [n for n in ready.env.sizes if n]
     client = ready.env.sizes.index(median_low(sizes))

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.run import one_thread
 from fedstill.experiment.stage import stage
@@ -34,7 +34,7 @@ def passes(plan: Experiment) -> dict[str, float]:
     if not hasattr(method, "local_steps"):
         raise UsageError(f"{plan.title}: its turn has no batches to count")
     with one_thread():
-        ready = stage(plan, Room())
+        ready = stage(plan, Storage())
         client = max(range(plan.clients), key=lambda k: ready.env.sizes[k])
         method = replace(method, batch=min(method.batch, max(1, ready.env.sizes[client] // LONG)))
         server = method.init_server(ready.env.at(0))

@@ -15,8 +15,8 @@ from fedstill.experiment.batch import Job, News
 from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
-from fedstill.experiment.readings import Beyond, Reading, check, reading
 from fedstill.experiment.result import Result
+from fedstill.experiment.table_metrics import Beyond, Reading, check, reading
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
 

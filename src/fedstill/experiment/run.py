@@ -16,7 +16,7 @@ from fedstill.core import rng
 from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round, Transport, rounds
 from fedstill.core.method import Env, Method
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.metrics import domain_correlation, identification
@@ -68,13 +68,13 @@ def start(
     """Run an experiment from its first round."""
     _here(plan)
     watcher = watcher or Watcher()
-    room = Room(None, plan.memory << 20)
-    ready = stage(plan, room)  # before the folder is made: bad input leaves nothing behind
+    storage = Storage(None, plan.memory << 20)
+    ready = stage(plan, storage)  # before the folder is made: bad input leaves nothing behind
     folder = None
     if out is not None:
         path = Path(out) / name if name else _free(Path(out), plan)
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
-        ready = replace(ready, env=replace(ready.env, room=folder.room))
+        ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
     return _follow(plan, ready, folder, None, watcher)
 
@@ -102,7 +102,7 @@ def resume(
     _here(plan)
     if more:
         folder.write("experiment.json", plan.plain())
-    ready = stage(plan, folder.room)
+    ready = stage(plan, folder.storage)
     if folder.read("partition.json") not in (None, _partition(ready)):
         raise RunError(f"{path}: the data are no longer split as they were; is it the same data set?")
     checkpoint, notes = folder.latest()
@@ -258,7 +258,7 @@ def transport(plan: Experiment, ready: Stage, states: Any) -> Iterator[Any]:
     count = min(count, plan.active_count)
     inner: Any
     if plan.transport == "flower-simulation":
-        from fedstill.deploy.simulation import FlowerSimulation
+        from fedstill.flower.simulation import FlowerSimulation
 
         nodes = plan.active_count if plan.workers == "auto" else count
         inner = FlowerSimulation(plan, states, nodes)

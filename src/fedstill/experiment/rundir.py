@@ -19,7 +19,7 @@ import torch
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError, UsageError
-from fedstill.core.shelf import Room, Shelf, reopen
+from fedstill.core.shelf import Shelf, Storage, reopen
 
 
 @record.record
@@ -36,7 +36,7 @@ class RunDir:
 
     def __init__(self, path: Path, memory: int = 1024) -> None:
         self.path = path
-        self.room = Room(path, memory << 20)
+        self.storage = Storage(path, memory << 20)
 
     @classmethod
     def create(cls, path: Path, experiment: Mapping[str, Any], command: str) -> "RunDir":
@@ -123,7 +123,7 @@ class RunDir:
                     raise FedstillError("its checksum does not match")
                 for name in side["files"]:
                     record.load(self.path / name)
-                state = record.loads(data, reopen(self.room))
+                state = record.loads(data, reopen(self.storage))
                 assert isinstance(state, Checkpoint)
                 return state, notes
             except (FedstillError, OSError) as error:

@@ -15,7 +15,7 @@ from fedstill.core import rng
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.loop import Party
 from fedstill.core.method import Env
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
@@ -42,7 +42,7 @@ class Stage:
     """What a user should know: samples that were moved, clients without a test …"""
 
 
-def stage(experiment: Experiment, room: Room) -> Stage:
+def stage(experiment: Experiment, storage: Storage) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
     dataset, private, owners, tests = _data(experiment)
     specs = assigned(experiment, dataset)
@@ -94,7 +94,7 @@ def stage(experiment: Experiment, room: Room) -> Stage:
         public=public_set,
         public_classes=public_classes,
         device=exam.device,
-        room=room,
+        storage=storage,
     )
     for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
         env.build(place, None)  # a model that does not fit the data is named before anything runs

@@ -15,8 +15,8 @@ from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Averaging, Broadcast, Global
 from fedstill.models.conditional import feature_width
+from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Update, average
 from fedstill.parts.learner import Learner, minibatches, optimizer_of, weights_of

@@ -15,11 +15,11 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.parts.conditional_generator import Gallery
 from fedstill.parts.counsel import Contribution, Counsel
 from fedstill.parts.distil import Lesson, sent, server_slots
 from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
-from fedstill.parts.imagine import Gallery
 from fedstill.parts.learner import LocalTraining, Optimizer, weights_of
 from fedstill.parts.losses import cross_entropy
 

@@ -16,9 +16,9 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Broadcast
 from fedstill.methods.logit_fusion import LogitFusion
 from fedstill.parts.architectures import SERVER, holder, kinds_of, titled
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.distil import Lesson, Patience, distil, opinions, sent, server_slots
 from fedstill.parts.gather import Everyone, Gather, Update, average
 from fedstill.parts.learner import Learner, LocalTraining

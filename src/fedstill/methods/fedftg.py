@@ -16,10 +16,10 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Broadcast
+from fedstill.parts.averaging import Broadcast
+from fedstill.parts.conditional_generator import Gallery, Imagining
 from fedstill.parts.distil import ensemble, sent, server_slots, soft_kl
 from fedstill.parts.gather import Everyone, Gather, average
-from fedstill.parts.imagine import Gallery, Imagining
 from fedstill.parts.labels import CountedUpdate, class_shares, counts_of, diversity, draw_labels, miscounted
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, frozen, optimizer_of, weights_of
 from fedstill.parts.losses import cross_entropy

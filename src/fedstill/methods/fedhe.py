@@ -16,7 +16,7 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.learner import LocalTraining, Optimizer
 from fedstill.parts.losses import cross_entropy
-from fedstill.parts.voice import Private
+from fedstill.parts.public_logits import Private
 
 
 @record

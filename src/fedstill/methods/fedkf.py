@@ -17,8 +17,8 @@ from fedstill.core.record import State, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Averaging, Global
 from fedstill.models import build_generator
+from fedstill.parts.averaging import Averaging, Global
 from fedstill.parts.gather import Remember, Update
 from fedstill.parts.learner import Learner, Memory, frozen
 from fedstill.parts.losses import activation, class_entropy, cross_entropy, kl, one_hot

@@ -13,7 +13,7 @@ from fedstill.core.value import setting
 from fedstill.methods.logits import LogitExchange
 from fedstill.parts.learner import Learner
 from fedstill.parts.losses import cross_entropy
-from fedstill.parts.voice import Wisdom
+from fedstill.parts.public_logits import Wisdom
 
 
 @methods.register("fedmd")

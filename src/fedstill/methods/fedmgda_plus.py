@@ -15,7 +15,8 @@ from scipy.optimize import minimize
 from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
-from fedstill.methods.fedavg import FedAvg, Global
+from fedstill.methods.fedavg import FedAvg
+from fedstill.parts.averaging import Global
 from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import drawn
 from fedstill.parts.learner import parameter_names

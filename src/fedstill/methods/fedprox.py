@@ -11,7 +11,7 @@ import torch
 from fedstill.core.method import Env, methods
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Averaging, Broadcast
+from fedstill.parts.averaging import Averaging, Broadcast
 from fedstill.parts.gather import Update
 from fedstill.parts.losses import cross_entropy
 

@@ -16,7 +16,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Broadcast, Global
+from fedstill.parts.averaging import Broadcast, Global
 from fedstill.parts.gather import Everyone, Gather, Update, mean
 from fedstill.parts.learner import LocalTraining, Memory
 from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relation_gap, relations

@@ -18,8 +18,8 @@ from fedstill.methods.logits import LogitExchange
 from fedstill.parts.gather import Gather
 from fedstill.parts.learner import Learner
 from fedstill.parts.losses import cross_entropy
+from fedstill.parts.public_logits import Wisdom
 from fedstill.parts.trust import Identify, class_weights, fuse
-from fedstill.parts.voice import Wisdom
 
 
 @methods.register("fedtkd")

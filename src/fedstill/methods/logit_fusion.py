@@ -7,7 +7,7 @@ from fedstill.core.value import setting
 from fedstill.methods.logits import LogitExchange
 from fedstill.parts.learner import Learner
 from fedstill.parts.losses import kl
-from fedstill.parts.voice import Wisdom
+from fedstill.parts.public_logits import Wisdom
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fedstill.data.samples import Samples
 from fedstill.parts.gather import Everyone, Gather
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, minibatches, predict, refuses_one, weights_of
 from fedstill.parts.losses import cross_entropy
-from fedstill.parts.voice import Exchange, Private, PublicLogits, Voice, Wisdom
+from fedstill.parts.public_logits import Exchange, Private, PublicLogits, Voice, Wisdom
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedstill.core.method import Env, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Averaging, Broadcast
+from fedstill.parts.averaging import Averaging, Broadcast
 from fedstill.parts.gather import Update
 from fedstill.parts.learner import frozen
 from fedstill.parts.losses import contrast, cross_entropy

@@ -14,7 +14,7 @@ from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.fedavg import Averaging, Broadcast, Global
+from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Update, drawn
 from fedstill.parts.learner import parameter_names, predict

@@ -17,9 +17,9 @@ from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.models.conditional import feature_width
+from fedstill.parts.conditional_generator import Imagining
 from fedstill.parts.distil import Distillation
 from fedstill.parts.domain import Duel, by_class, correlation_factors, veil, weighted
-from fedstill.parts.imagine import Imagining
 from fedstill.parts.learner import weights_of
 
 

@@ -12,7 +12,7 @@ from fedstill.experiment.config import toml
 from fedstill.experiment.result import METRICS, Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import tables
-from fedstill.report.again import command
+from fedstill.report.command import command
 from fedstill.report.plots import malicious_clients
 
 

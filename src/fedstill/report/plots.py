@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
@@ -126,7 +126,7 @@ def imagined(result: Result) -> Pictures:
         return []
     try:
         plan: Any = experiment(result.experiment)
-        env = stage(plan, Room()).env
+        env = stage(plan, Storage()).env
     except FedstillError:  # the data are not on this machine
         return []
     mean, std = (np.array(values)[:, None, None] for values in (env.mean, env.std))

@@ -41,7 +41,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.record import write
-from fedstill.transports.flower import packed, unpacked
+from fedstill.flower.transport import packed, unpacked
 
 HEARTBEAT = 10.0
 """Seconds between signs of life; the hub takes a node for gone after twice as long."""

@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.experiment import centralised, passes
 from fedstill.experiment.presets import Preset
-from fedstill.experiment.readings import which
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
 from fedstill.experiment.stage import stage
+from fedstill.experiment.table_metrics import which
 from fedstill.report import html, plots, sections
 from fedstill.report.digest import Series
 from fedstill.report.partition import partition_figure, save
@@ -203,7 +203,7 @@ def partitions(preset: Preset, entries: Sequence[Entry], room: Path) -> Path:
     figures = []
     for entry in entries:
         for plan in entry.plans[:1]:
-            ready = stage(plan, Room())
+            ready = stage(plan, Storage())
             figures.append((entry.cell.column, partition_figure(ready.counts, ready.class_names)))
     return _album(preset, figures, room)
 

@@ -26,8 +26,8 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
 from fedstill.core.errors import RunError, UsageError
-from fedstill.deploy.apps import TELL
-from fedstill.deploy.hub import TOKEN
+from fedstill.flower.apps import TELL
+from fedstill.flower.hub import TOKEN
 
 PROJECT = """[project]
 name = "fedstill"
@@ -39,8 +39,8 @@ dependencies = []
 publisher = "fedstill"
 
 [tool.flwr.app.components]
-serverapp = "fedstill.deploy.apps:server"
-clientapp = "fedstill.deploy.apps:client"
+serverapp = "fedstill.flower.apps:server"
+clientapp = "fedstill.flower.apps:client"
 
 [tool.flwr.app.config]
 run = ""
@@ -69,7 +69,7 @@ class Known:
         return self.status == "finished"
 
 
-class Hub:
+class HubClient:
     """A line to a hub's control."""
 
     def __init__(self, address: str, ca: Path | None, insecure: bool, token: str) -> None:
@@ -93,7 +93,7 @@ class Hub:
         base = f"{'http' if insecure else 'https'}://{address}"
         self.http = httpx.Client(base_url=base, verify=verify, headers=headers, timeout=30.0)
 
-    def __enter__(self) -> "Hub":
+    def __enter__(self) -> "HubClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -241,7 +241,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def deploy(
-    hub: Hub, run: str, experiment: Mapping[str, Any], out: Path, wait: float, tell: Tell, patience: float = 600.0
+    hub: HubClient, run: str, experiment: Mapping[str, Any], out: Path, wait: float, tell: Tell, patience: float = 600.0
 ) -> Path:
     """Start the run (or join it, or go on with it), follow it to its end, and bring it home."""
     known = hub.last(run)
@@ -280,7 +280,7 @@ def _told_by(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
                 continue
 
 
-def _back(hub: Hub, patience: float) -> str:
+def _back(hub: HubClient, patience: float) -> str:
     """Wait until the hub answers again."""
     until, pause = time.monotonic() + patience, 0.5
     while True:
@@ -293,7 +293,7 @@ def _back(hub: Hub, patience: float) -> str:
             pause = min(2 * pause, 10.0)
 
 
-def _again(hub: Hub, run: str, run_id: int, experiment: Mapping[str, Any], wait: float, tell: Tell) -> int:
+def _again(hub: HubClient, run: str, run_id: int, experiment: Mapping[str, Any], wait: float, tell: Tell) -> int:
     """The hub was started anew, and the run's process died with it: start it again; it goes on from its checkpoint."""
     known = next((k for k in hub.runs() if k.id == run_id), None)
     if known is not None and known.over and known.result == "completed":

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.readings import Beyond, check, reading, which
 from fedstill.experiment.result import Result
+from fedstill.experiment.table_metrics import Beyond, check, reading, which
 
 
 def run(amps: list[float], model: str = "active", seconds: float = 2.0, **facts: Any) -> Result:

@@ -13,15 +13,15 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf
-from fedstill.deploy.letters import Marks, checked_name
-from fedstill.deploy.setting import Setting, checksum, deployable, public_set, settle
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.metrics import amp, fm, wlp
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import Watcher, drive, one_thread, row_of
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage
-from fedstill.transports.flower import FlowerTransport, Post, Roster
+from fedstill.flower.messages import Marks, checked_name
+from fedstill.flower.setting import Setting, checksum, deployable, public_set, settle
+from fedstill.flower.transport import FlowerTransport, Post, Roster
 
 Say = Callable[[Mapping[str, Any]], None]
 
@@ -106,7 +106,7 @@ def _returned(roster: Roster, setting: Setting, wait: float, say: Say) -> None:
 
 def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, say: Say) -> Result:
     plan = setting.plan
-    ready = setting.stage(RunDir(path, plan.memory).room, public_set(plan, public))
+    ready = setting.stage(RunDir(path, plan.memory).storage, public_set(plan, public))
     ready.env.build(None, None)  # a model that does not fit the data is named before anything runs
     checkpoint = None
     if (path / "setting.json").exists():
@@ -120,7 +120,7 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
         tests = {"sites": list(setting.sites), "samples": list(setting.sizes), "tests": list(setting.tests)}
         folder.write("partition.json", {**tests, "class_names": list(setting.class_names), "notes": []})
         write(path / "setting.json", setting.text().encode())
-    link = FlowerTransport(post, setting, plan.method, Shelf("clients", ready.env.room), roster)
+    link = FlowerTransport(post, setting, plan.method, Shelf("clients", ready.env.storage), roster)
     result = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, Telling(setting, link, say))
     _models(result, plan, ready, folder)
     return result

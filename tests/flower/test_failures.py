@@ -16,9 +16,9 @@ from federation import LONG, SITES, Federation
 import fedstill
 from fedstill.core import record
 from fedstill.core.record import leaves
-from fedstill.deploy.letters import Enrolled, Exam, Task, Work
-from fedstill.deploy.worker import Worker
 from fedstill.experiment.rundir import RunDir
+from fedstill.flower.messages import Enrolled, ExamRequest, Task, Work
+from fedstill.flower.site import Site
 
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -40,7 +40,7 @@ def after_round(number: int, do: Callable[[], Any]) -> Callable[[Any], None]:
 
 def slowed(name: str, data: Path, state: Path, pause: Callable[[Any], float]) -> Callable[[bytes, bytes | None], bytes]:
     """A site that takes its time over a task."""
-    worker = Worker(name, str(data), state)
+    worker = Site(name, str(data), state)
 
     def answer(letter: bytes, load: bytes | None) -> bytes:
         time.sleep(pause(record.loads(letter)))
@@ -54,7 +54,7 @@ def test_rogue_sites_are_refused_and_named(federation: Federation, sites_data: d
 
     The rogue is a fourth site. It answers exams honestly, and is in quarantine after five failures.
     """
-    worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-rogue-worker")
+    worker = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-rogue-worker")
     noise = 1 << 25
 
     def rogue(letter: bytes, load: bytes | None) -> bytes:
@@ -102,11 +102,11 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
     after its return would differ from those of a simulation in which it missed the very same rounds.
     """
     back, process = threading.Event(), federation.processes["site-b"]
-    worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
+    worker = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
 
     def gate(letter: bytes, load: bytes | None) -> bytes:
         match record.loads(letter):
-            case Exam(round=1):
+            case ExamRequest(round=1):
                 time.sleep(3)  # by now the other has answered
                 os.kill(process.pid, signal.SIGSTOP)
             case Task(round=2):
@@ -141,14 +141,14 @@ def simulated_without(plan: Any, data: list[Path], missed: set[int], client: int
     """The server's state of a simulation in which one client is missing in these rounds."""
     from fedstill.core.loop import rounds
     from fedstill.core.method import Reply
-    from fedstill.core.shelf import Room
+    from fedstill.core.shelf import Storage
     from fedstill.experiment.config import experiment
     from fedstill.experiment.stage import stage
     from fedstill.transports import Inline
 
     known = {k: v for k, v in plan.items() if k != "name"}
     made = experiment({**known, "data": [str(path) for path in data], "active": 1.0})
-    ready = stage(made, Room())
+    ready = stage(made, Storage())
     inner = Inline(made.method, ready.party, ready.env.shelf("clients"))
 
     class Missing:
@@ -184,7 +184,7 @@ def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_d
 @LONG
 def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_data: dict[str, Path]) -> None:
     """The hub stops reading after 16 MiB and the size of a model; the round ends with the others."""
-    worker = Worker("rogue", str(sites_data["site-a"]), federation.folder / "state-noise")
+    worker = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-noise")
 
     def rogue(letter: bytes, load: bytes | None) -> bytes:
         if isinstance(record.loads(letter), Task):
@@ -239,10 +239,10 @@ def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Pa
     """What a site tells of itself is a few numbers, whatever its data; no field is as long as its samples."""
     import json
 
-    from fedstill.deploy.letters import FORMAT, Enrol
     from fedstill.experiment.config import experiment
+    from fedstill.flower.messages import FORMAT, Enrol
 
-    worker = Worker("site-a", str(sites_data["site-a"]), tmp_path)
+    worker = Site("site-a", str(sites_data["site-a"]), tmp_path)
     plan = experiment({**AVG, "clients": 3}).plain()
     letter = record.loads(worker.answer(record.dumps(Enrol("r", FORMAT, json.dumps(plan)))))
     assert isinstance(letter, Enrolled)

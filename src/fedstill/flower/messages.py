@@ -1,7 +1,7 @@
 """What travels between hub and sites: letters, all of them records.
 
-The hub writes `Enrol`, `Task` and `Exam`; a site answers with `Enrolled`, `Work`, `Marks`, or a `Refusal` that says why
-not. Every answer names its run, round and site, so that one to another letter is never taken for it.
+The hub writes `Enrol`, `Task` and `ExamRequest`; a site answers with `Enrolled`, `Work`, `Marks`, or a `Refusal` that
+says why not. Every answer names its run, round and site, so that one to another letter is never taken for it.
 """
 
 import re
@@ -63,7 +63,7 @@ class Work:
 
 
 @record.record
-class Exam:
+class ExamRequest:
     """The models attached are to be tested on the site's local test."""
 
     run: str

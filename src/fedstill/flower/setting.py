@@ -13,13 +13,13 @@ import torch
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.loop import Party
 from fedstill.core.method import Env
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data import Dataset, Samples, load
 from fedstill.data.summary import Summary, agreed, common_classes, pooled
-from fedstill.deploy.letters import Enrolled
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.stage import Stage, assigned, builder, device_of, pixels_of
+from fedstill.flower.messages import Enrolled
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Setting:
         """Images in the size that the models take."""
         return samples.fit(pixels_of(self.specs), 0 if self.dtype == "uint8" else self.lowest)
 
-    def env(self, room: Room, device: str, public: Dataset | None = None) -> Env:
+    def env(self, storage: Storage, device: str, public: Dataset | None = None) -> Env:
         """What methods see, the same at every party."""
         shape = self.fitted(self.sample().train).shape
         known = None if public is None else public.fit(pixels_of(self.specs))
@@ -80,12 +80,12 @@ class Setting:
             public=None if known is None else known.train,
             public_classes=None if known is None or known.class_names == self.class_names else known.classes,
             device=device_of(device),
-            room=room,
+            storage=storage,
         )
 
-    def stage(self, room: Room, public: Dataset | None = None) -> Stage:
+    def stage(self, storage: Storage, public: Dataset | None = None) -> Stage:
         """The hub's stage: no data, only what is known of them."""
-        env = self.env(room, self.plan.device, public)
+        env = self.env(storage, self.plan.device, public)
         nothing = self.fitted(self.sample().train)[:0]
         exam = Exam(nothing, (), None, env.classes, env.device)
         counts = np.zeros((len(self.sites), env.classes), np.int64)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.deploy.flwr_env import prepare
-from fedstill.deploy.letters import checked_name
+from fedstill.flower.flwr_env import prepare
+from fedstill.flower.messages import checked_name
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -129,7 +129,7 @@ def hub(
     prepare(home / "flwr")
     os.environ["FEDSTILL_RUNS"] = str(runs)
     os.environ["FEDSTILL_PUBLIC"] = public or ""
-    from fedstill.deploy.keys import read_public
+    from fedstill.flower.keys import read_public
 
     names = {checked_name("site", file.stem): read_public(file) for file in allow}
     token = hub_token(home)
@@ -167,9 +167,9 @@ def _run(words: list[str], token: str, runs: Path) -> None:
 
 def _register(address: str, ca: Path | None, insecure: bool, token: str, names: dict[str, bytes]) -> None:
     """Wait until the hub answers, then register the keys that are new."""
-    from fedstill.deploy.control import Hub
+    from fedstill.flower.control import HubClient
 
-    with Hub(address, ca, insecure, token) as there:
+    with HubClient(address, ca, insecure, token) as there:
         for _ in range(300):
             try:
                 there.instance()

@@ -20,7 +20,7 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
     """
     folder = RunDir.open(path)
     plan = experiment({**folder.read("experiment.json"), **given})
-    ready = stage(plan, folder.room) if plan.transport != "flower" else _deployed(folder)
+    ready = stage(plan, folder.storage) if plan.transport != "flower" else _deployed(folder)
     checkpoint, _ = folder.latest()
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
@@ -38,9 +38,9 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
 
 def _deployed(folder: RunDir) -> Stage:
     """The stage of a run whose data stayed on their sites."""
-    from fedstill.deploy.setting import Setting
+    from fedstill.flower.setting import Setting
 
-    return Setting.read((folder.path / "setting.json").read_text()).stage(folder.room)
+    return Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
 
 
 def classify(path: Path, image: Path, which: str | None = None) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Federation:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.threads: list[tuple[Any, threading.Thread]] = []
         if secure:
-            from fedstill.deploy.keys import make_certificates
+            from fedstill.flower.keys import make_certificates
 
             make_certificates(folder, ["127.0.0.1"])
         self.ca = folder / "ca.crt" if secure else None
@@ -66,7 +66,7 @@ class Federation:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def key(self, name: str) -> Path:
-        from fedstill.deploy.keys import make_key
+        from fedstill.flower.keys import make_key
 
         path = self.folder / name
         return path if path.exists() else make_key(path)[0]
@@ -104,7 +104,7 @@ class Federation:
 
     def join(self, name: str, answer: Callable[[bytes, bytes | None], bytes]) -> None:
         """A site in this process that answers as it likes."""
-        from fedstill.deploy.node import Line, WarmNode
+        from fedstill.flower.node import Line, WarmNode
 
         line = Line(
             self.address, self.ca and self.ca.read_bytes(), self.key(name) if self.secure else None, not self.secure
@@ -132,7 +132,7 @@ class Federation:
             process.wait(20)
 
     def hub(self) -> Any:
-        from fedstill.deploy.control import Hub
+        from fedstill.flower.control import Hub
 
         return Hub(self.address, self.ca, not self.secure, (self.folder / "hub" / "token").read_text())
 
@@ -140,9 +140,9 @@ class Federation:
         self, settings: Mapping[str, Any], tell: Callable[[Any], None] | None = None, wait: float = 60.0
     ) -> Path:
         """Deploy under a fresh name (or `name`), and return the run's folder at home."""
-        from fedstill.deploy.control import deploy
-        from fedstill.deploy.setting import deployable
         from fedstill.experiment.config import experiment
+        from fedstill.flower.control import deploy
+        from fedstill.flower.setting import deployable
 
         settings = dict(settings)
         name = settings.pop("name", f"run-{secrets.token_hex(4)}")

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ign
 
 def turned_away(line: Any, folder: Path) -> str:
     """What a site says that is not let in."""
-    from fedstill.deploy.node import WarmNode
+    from fedstill.flower.node import WarmNode
 
     with pytest.raises(RunError) as told:
         WarmNode(line, folder, lambda text: None).serve(lambda letter, load: b"")
@@ -22,8 +22,8 @@ def turned_away(line: Any, folder: Path) -> str:
 
 
 def test_a_site_without_a_registered_key_is_turned_away(federation: Federation, tmp_path: Path) -> None:
-    from fedstill.deploy.keys import make_key
-    from fedstill.deploy.node import Line
+    from fedstill.flower.keys import make_key
+    from fedstill.flower.node import Line
 
     assert federation.ca is not None
     key, _ = make_key(tmp_path / "stranger")
@@ -32,8 +32,8 @@ def test_a_site_without_a_registered_key_is_turned_away(federation: Federation, 
 
 
 def test_a_hub_with_a_wrong_certificate_is_not_believed(federation: Federation, tmp_path: Path) -> None:
-    from fedstill.deploy.keys import make_certificates
-    from fedstill.deploy.node import Line
+    from fedstill.flower.keys import make_certificates
+    from fedstill.flower.node import Line
 
     other = make_certificates(tmp_path, ["127.0.0.1"])["ca.crt"].read_bytes()
     said = turned_away(Line(federation.address, other, federation.key("rogue")), tmp_path)
@@ -41,7 +41,7 @@ def test_a_hub_with_a_wrong_certificate_is_not_believed(federation: Federation, 
 
 
 def test_plain_text_is_refused(federation: Federation, tmp_path: Path) -> None:
-    from fedstill.deploy.node import Line
+    from fedstill.flower.node import Line
 
     said = turned_away(Line(federation.address, insecure=True), tmp_path)
     assert "does not take plain text" in said
@@ -49,7 +49,7 @@ def test_plain_text_is_refused(federation: Federation, tmp_path: Path) -> None:
 
 def test_control_takes_the_token(federation: Federation) -> None:
     """Without the token nobody starts a run, reads one, or registers a key; runs' names cannot climb out."""
-    from fedstill.deploy.control import Hub
+    from fedstill.flower.control import Hub
 
     with Hub(federation.address, federation.ca, False, "guess") as stranger:
         for ask in (stranger.runs, stranger.instance, lambda: stranger.register("x", b"")):
@@ -68,7 +68,7 @@ def test_oversized_requests_are_refused(federation: Federation) -> None:
 
 
 def test_keys_are_not_written_over(tmp_path: Path) -> None:
-    from fedstill.deploy.keys import make_certificates, make_key
+    from fedstill.flower.keys import make_certificates, make_key
 
     private, public = make_key(tmp_path / "site-a")
     assert private.stat().st_mode & 0o077 == 0
@@ -81,7 +81,7 @@ def test_keys_are_not_written_over(tmp_path: Path) -> None:
 
 
 def test_the_hub_wants_certificates_unless_told(tmp_path: Path) -> None:
-    from fedstill.deploy.hub import hub
+    from fedstill.flower.hub import hub
 
     with pytest.raises(UsageError, match="--cert is missing"):
         hub("127.0.0.1", 1, tmp_path)
@@ -90,7 +90,7 @@ def test_the_hub_wants_certificates_unless_told(tmp_path: Path) -> None:
 
 
 def test_a_site_wants_a_key_unless_told(tmp_path: Path) -> None:
-    from fedstill.deploy.site import site
+    from fedstill.flower.site_process import site
 
     with pytest.raises(FedstillError, match="needs --key"):
         site("127.0.0.1:1", "digits", tmp_path)

@@ -26,8 +26,8 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
-from fedstill.deploy.letters import FORMAT, Enrol, Enrolled, Exam, Marks, Models, Refusal, Task, Work, opened
-from fedstill.deploy.setting import Setting, introduced
+from fedstill.flower.messages import FORMAT, Enrol, Enrolled, ExamRequest, Marks, Models, Refusal, Task, Work, opened
+from fedstill.flower.setting import Setting, introduced
 
 POLL = 0.2
 SMALL = 1 << 20
@@ -199,7 +199,7 @@ class FlowerTransport:
     def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
         """Every site's marks for these models, and for its own; sites that do not answer are left out."""
         everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy]
-        letters = {k: Exam(self.setting.run, env.round, k, self.text) for k in everyone}
+        letters = {k: ExamRequest(self.setting.run, env.round, k, self.text) for k in everyone}
         loads = [(record.dumps(Models(models)), everyone)]
         answers = self._ask(env, letters, loads, Marks, "evaluate", SPARE)
         return {k: marks for k, marks in answers.items() if isinstance(marks, Marks)}

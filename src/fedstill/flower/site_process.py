@@ -9,8 +9,8 @@ from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
-from fedstill.deploy.flwr_env import prepare
-from fedstill.deploy.letters import checked_name
+from fedstill.flower.flwr_env import prepare
+from fedstill.flower.messages import checked_name
 
 
 def site(
@@ -37,15 +37,15 @@ def site(
     prepare(home / "flwr")
     for method in only:
         methods[method]  # a misspelt name says which there are
-    from fedstill.deploy.node import Line, WarmNode
-    from fedstill.deploy.worker import Worker
+    from fedstill.flower.node import Line, WarmNode
+    from fedstill.flower.site import Site
 
     with (home / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(f"--state {state}: another site uses this folder") from None
-        worker = Worker(title, data, home, model, public, device, only, _say)
+        worker = Site(title, data, home, model, public, device, only, _say)
         _say(
             f"site {title}: {len(worker.own.train)} samples, classes {', '.join(worker.own.class_names)}, model {model}"
         )

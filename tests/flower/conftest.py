@@ -10,7 +10,7 @@ import pytest
 from federation import SITES, Federation
 
 from fedstill.data import load
-from fedstill.deploy.flwr_env import prepare
+from fedstill.flower.flwr_env import prepare
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from fedstill import cli
 from fedstill.experiment import run as runs
 from fedstill.experiment.config import Experiment, experiment
-from fedstill.report.again import command
+from fedstill.report.command import command
 
 PLANS: list[dict[str, Any]] = [
     {"method": "fedavg"},

@@ -21,10 +21,10 @@ from fedstill.core import record
 from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import turn
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Room, Shelf
-from fedstill.deploy.flwr_env import prepare
+from fedstill.core.shelf import Shelf, Storage
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.stage import Stage, stage
+from fedstill.flower.flwr_env import prepare
 from fedstill.transports.inline import describe
 
 POLL = 0.02
@@ -33,7 +33,7 @@ POLL = 0.02
 @cache
 def _stage(text: str) -> tuple[Experiment, Stage]:
     plan = experiment(json.loads(text))
-    return plan, stage(plan, Room())
+    return plan, stage(plan, Storage())
 
 
 def take_turn(message: Any, context: Any) -> Any:
@@ -41,7 +41,7 @@ def take_turn(message: Any, context: Any) -> Any:
     import torch
     from flwr.app import Message
 
-    from fedstill.transports.flower import packed, unpacked
+    from fedstill.flower.transport import packed, unpacked
 
     torch.set_num_threads(1)
     head, load = unpacked(message.content)
@@ -87,7 +87,7 @@ class FlowerSimulation:
         """Give every client its turn on a virtual node; replies come in the order of `downs`."""
         from flwr.app import Message
 
-        from fedstill.transports.flower import packed, unpacked
+        from fedstill.flower.transport import packed, unpacked
 
         messages = []
         for place, (client, down) in enumerate(downs.items()):

@@ -18,16 +18,18 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Method
-from fedstill.core.shelf import Room
+from fedstill.core.shelf import Storage
 from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
 from fedstill.data.samples import Samples
 from fedstill.data.summary import summary
-from fedstill.deploy.letters import (
+from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.evaluate import Exam
+from fedstill.flower.messages import (
     FORMAT,
     Enrol,
     Enrolled,
-    Exam,
+    ExamRequest,
     Marks,
     Models,
     Refusal,
@@ -36,9 +38,7 @@ from fedstill.deploy.letters import (
     checked_name,
     opened,
 )
-from fedstill.deploy.setting import Setting, checksum, deployable, public_set
-from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.evaluate import Exam as Paper
+from fedstill.flower.setting import Setting, checksum, deployable, public_set
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Scene:
     plan: Experiment
     env: Env
     train: Samples
-    paper: Paper
+    paper: Exam
 
     @property
     def method(self) -> Method[Any, Any, Any, Any]:
@@ -57,7 +57,7 @@ class Scene:
         return self.plan.method
 
 
-class Worker:
+class Site:
     """One site: its name, its data, its model and its state folder."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Worker:
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the simulator: the same bits
         try:
-            letter = opened(data, Enrol, Task, Exam)
+            letter = opened(data, Enrol, Task, ExamRequest)
             run = checked_name("run", letter.run)
             match letter:
                 case Enrol():
@@ -131,7 +131,7 @@ class Worker:
         self.say(f"run {letter.run}: round {letter.round + 1} took {spent:.2f} s")
         return Work(letter.run, letter.round, scene.client, self.name, spent, upload)
 
-    def examine(self, letter: Exam, models: Models) -> Marks:
+    def examine(self, letter: ExamRequest, models: Models) -> Marks:
         """Test models on the site's local test: only counts leave it."""
         scene = self.scene(letter.setting)
         self._mine(letter, scene)
@@ -162,7 +162,7 @@ class Worker:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
             client = setting.sites.index(self.name)
             env = setting.env(
-                Room(self.state / "runs" / setting.run), self.device, public_set(plan, self._public(plan))
+                Storage(self.state / "runs" / setting.run), self.device, public_set(plan, self._public(plan))
             )
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
@@ -172,7 +172,7 @@ class Worker:
                 raise UsageError(
                     f"site {self.name} has {len(train)} training samples, enrolled were {setting.sizes[client]}"
                 )
-            paper = Paper(test, (torch.arange(len(test)),), None, env.classes, env.device)
+            paper = Exam(test, (torch.arange(len(test)),), None, env.classes, env.device)
             self.scenes = {text: Scene(client, plan, env, train, paper)}  # one run at a time
         return self.scenes[text]
 
@@ -193,7 +193,7 @@ class Worker:
         if ":" in model and model != self.model:
             raise UsageError(f"model {model}: start the site with --model {model} to let it run here")
 
-    def _mine(self, letter: Task | Exam, scene: Scene) -> None:
+    def _mine(self, letter: Task | ExamRequest, scene: Scene) -> None:
         if letter.client != scene.client:
             raise UsageError(f"a letter for client {letter.client}: site {self.name} is client {scene.client}")
 

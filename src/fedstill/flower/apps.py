@@ -29,8 +29,8 @@ def say(what: Mapping[str, Any]) -> None:
 def train(grid: Grid, context: Context) -> None:
     """Drive a run; its folder is under the hub's FEDSTILL_RUNS."""
     from fedstill.core.errors import FedstillError
-    from fedstill.deploy.serve import serve
-    from fedstill.transports.flower import Post
+    from fedstill.flower.serve import serve
+    from fedstill.flower.transport import Post
 
     order = context.run_config
     runs = Path(os.environ.get("FEDSTILL_RUNS", "runs")).resolve()
@@ -50,15 +50,15 @@ _workers: dict[str, Any] = {}
 
 def _answer(message: Message, context: Context) -> Message:
     """A site's answer to a letter of any kind."""
-    from fedstill.deploy.worker import Worker
-    from fedstill.transports.flower import packed, unpacked
+    from fedstill.flower.site import Site
+    from fedstill.flower.transport import packed, unpacked
 
     here = {key: str(value) for key, value in context.node_config.items()}
     key = json.dumps(here, sort_keys=True)
     if key not in _workers:
         name = here.get("name", f"node-{context.node_id}")
         state = Path(here.get("state", f"fedstill-state/{name}"))
-        _workers[key] = Worker(name, here["data"], state, here.get("model", "auto"), here.get("public") or None)
+        _workers[key] = Site(name, here["data"], state, here.get("model", "auto"), here.get("public") or None)
     return Message(packed(_workers[key].answer(*unpacked(message.content))), reply_to=message)
 
 
