@@ -64,7 +64,7 @@ def plain_client(method: FedKF, ready: Stage, client: int, down: Any, data: Samp
 
 
 def staged(method: Any, workers: str = "auto") -> tuple[Any, Stage]:
-    digits = load("mnist-5k").fit((32,)).train
+    digits = fitted(load("mnist-5k"), (32,)).train
     digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
     own = [(digits.x[k * 800 : (k + 1) * 800], digits.y[k * 800 : (k + 1) * 800]) for k in range(CLIENTS)]
     plan = experiment({"method": method, "data": own, "active": 1.0, "model": "lenet5", "workers": workers})

@@ -42,7 +42,7 @@ def plain_round(env: Env, weights: dict[str, torch.Tensor], data: list) -> dict[
         model = plain_lenet()
         model.load_state_dict(dict(zip(model.state_dict(), weights.values(), strict=True)))
         optimizer = torch.optim.SGD(model.parameters(), lr=METHOD.lr)
-        images, labels = samples.images(), samples.y
+        images, labels = samples.inputs(), samples.y
         for index in batches(len(samples), METHOD.batch, METHOD.epochs, env.at(0, client).stream("batches")):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[index]), labels[index]).backward()
@@ -52,7 +52,7 @@ def plain_round(env: Env, weights: dict[str, torch.Tensor], data: list) -> dict[
 
 
 def main() -> None:
-    digits = load("mnist-5k").fit((32,)).train
+    digits = fitted(load("mnist-5k"), (32,)).train
     digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
     edges = [0]
     for size in SIZES:

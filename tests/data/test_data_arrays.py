@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedstill.core.errors import DataError, UsageError
-from fedstill.data import Samples, load, load_clients, pool
+from fedstill.data import load, load_clients, pool
+from fedstill.data.pixels import images
 
 IMAGES = np.arange(4 * 6 * 5, dtype=np.uint8).reshape(4, 6, 5)
 LABELS = np.array([0, 1, 0, 1])
@@ -36,7 +37,7 @@ def test_colour_may_stand_first_or_last():
 def test_own_arrays_get_their_own_normalisation(kind):
     """Normalised by its own mean and deviation, the training part has mean 0 and deviation 1 in each channel."""
     x = np.random.default_rng(0).integers(0, 200, (50, 2, 6, 5)).astype(kind)
-    images = load((x, np.arange(50) % 2)).train.images()
+    images = load((x, np.arange(50) % 2)).train.inputs()
     assert images.mean((0, 2, 3)).abs().max() < 1e-5
     assert (images.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
 
@@ -48,8 +49,8 @@ def test_the_test_part_is_normalised_as_the_train_part():
 
 
 def test_constant_images_do_not_divide_by_zero():
-    assert load((np.full((4, 6, 5), 7, np.uint8), LABELS)).train.images().abs().max() < 1e-6
-    assert load((np.full((4, 6, 5), 7.5), LABELS)).train.images().abs().max() == 0
+    assert load((np.full((4, 6, 5), 7, np.uint8), LABELS)).train.inputs().abs().max() < 1e-6
+    assert load((np.full((4, 6, 5), 7.5), LABELS)).train.inputs().abs().max() == 0
 
 
 def test_read_only_and_bfloat16_arrays():
@@ -136,7 +137,7 @@ def test_clients_share_one_normalisation():
 
 def test_clients_as_samples_keep_a_common_normalisation():
     x = torch.randn(2, 1, 4, 4)
-    own = [Samples(x, torch.tensor([0, 1]), (0.5,), (3.0,)) for _ in range(2)]
+    own = [images(x, torch.tensor([0, 1]), (0.5,), (3.0,)) for _ in range(2)]
     assert [(c.mean, c.std) for c in load_clients(own)] == [((0.5,), (3.0,))] * 2
 
 

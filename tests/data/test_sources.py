@@ -109,7 +109,7 @@ def test_digits_are_scaled_to_bytes():
     assert len(data.train) + len(data.test) == 1797
     assert (data.train.shape, data.train.x.max().item(), data.classes) == ((1, 8, 8), 255, 10)
     assert 128 in data.train.x.unique().tolist()
-    images = data.train.images()
+    images = data.train.inputs()
     assert abs(images.mean()) < 0.02
     assert abs(images.std() - 1) < 0.02
 

@@ -28,7 +28,7 @@ class Exam:
     @cached_property
     def images(self) -> Tensor:
         """The pool, normalised once."""
-        return self.pool.images().to(self.device)
+        return self.pool.inputs().to(self.device)
 
     def correct(self, module: nn.Module) -> Tensor:
         """For every sample of the pool: is the module right? Chunks are fixed, so threads do not change the bits."""

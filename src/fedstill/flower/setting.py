@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedstill.core.errors import DataError, UsageError
+from fedstill.core.errors import DataError, FedstillError, UsageError
+from fedstill.core.kind import Kind, kind_of
 from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
 from fedstill.data import Dataset, Samples, load
-from fedstill.data.summary import Summary, agreed, common_classes, pooled
+from fedstill.data.pixels import fit, fitted
+from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.stage import Stage, assigned, builder, device_of, pixels_of
@@ -32,12 +33,10 @@ class Setting:
     sizes: tuple[int, ...]
     tests: tuple[int, ...]
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    """Of the images as they are brought, before they are fitted to the model."""
+    kind: Mapping[str, Any]
+    """Of the samples as they are brought, before images are fitted to the model."""
     dtype: str
     lowest: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     specs: tuple[str, ...]
     """The model of every client, and last the server's."""
 
@@ -55,28 +54,30 @@ class Setting:
         """From JSON."""
         return cls(**_tuples(text))
 
+    @property
+    def brought(self) -> Kind:
+        """The kind of the samples as they are brought."""
+        return kind_of(self.kind)
+
     def sample(self) -> Dataset:
-        """One black image of the form that all sites bring."""
-        x = torch.full((1, *self.shape), self.lowest, dtype=getattr(torch, self.dtype))
-        samples = Samples(x, torch.zeros(1, dtype=torch.int64), self.mean, self.std)
+        """One empty sample (a black image) of the kind that all sites bring."""
+        samples = Samples(self.brought.blank(1), torch.zeros(1, dtype=torch.int64), self.brought)
         return Dataset("sites", samples, None, len(self.class_names), self.class_names)
 
     def fitted(self, samples: Samples) -> Samples:
         """Images in the size that the models take."""
-        return samples.fit(pixels_of(self.specs), 0 if self.dtype == "uint8" else self.lowest)
+        return fit(samples, pixels_of(self.specs), 0 if self.dtype == "uint8" else self.lowest)
 
     def env(self, storage: Storage, device: str, public: Dataset | None = None) -> Env:
         """What methods see, the same at every party."""
-        shape = self.fitted(self.sample().train).shape
-        known = None if public is None else public.fit(pixels_of(self.specs))
+        kind = self.fitted(self.sample().train).kind
+        known = None if public is None else fitted(public, pixels_of(self.specs))
         return Env(
             seed=self.plan.seed,
             sizes=self.sizes,
             classes=len(self.class_names),
-            shape=shape,
-            build=builder(self.specs, shape, len(self.class_names)),
-            mean=self.mean,
-            std=self.std,
+            kind=kind,
+            build=builder(self.specs, kind, len(self.class_names)),
             public=None if known is None else known.train,
             public_classes=None if known is None or known.class_names == self.class_names else known.classes,
             device=device_of(device),
@@ -93,7 +94,7 @@ class Setting:
         def absent(client: int) -> Party:
             raise UsageError(f"client {client} is site {self.sites[client]}: its data are not here")
 
-        return Stage(env, absent, exam, (), counts, self.class_names, self.shape[1:], ())
+        return Stage(env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], ())
 
 
 def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:
@@ -104,11 +105,10 @@ def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Sett
     classes = common_classes([party.class_names for party in known])
     if len(classes) < 2:
         raise DataError(f"all sites have one class only ({classes[0]}); at least two are needed")
-    mean, std = pooled(known)
     plan = replace(plan, data="sites", clients=len(sites), transport="flower")
     base = Setting(
         run, plan.plain(), sites, tuple(enrolled[s].samples for s in sites), tuple(enrolled[s].tests for s in sites),
-        classes, known[0].shape, known[0].dtype, min(party.lowest for party in known), mean, std, (),
+        classes, pooled(known).plain(), known[0].dtype, min(party.lowest for party in known), (),
     )  # fmt: skip
     return replace(base, specs=_models(plan, base.sample(), [enrolled[site].model for site in sites], sites))
 
@@ -133,21 +133,14 @@ def introduced(site: Enrolled) -> Summary:
     """What a site says of its data, checked as far as that can be done from afar."""
     try:
         known = Summary(**_tuples(site.summary))
-        numbers = (*known.mean, *known.std, *known.measured_mean, *known.measured_std, known.lowest)
+        wrong = unsound(known)
         sound = (
-            all(math.isfinite(number) for number in numbers)
-            and len(known.shape) == 3
-            and len(known.mean)
-            == len(known.std)
-            == len(known.measured_mean)
-            == len(known.measured_std)
-            == known.shape[0]
-            and known.dtype in ("uint8", "float32")
+            wrong is None
             and 0 < site.samples <= known.size
             and site.tests >= 0
             and all(isinstance(name, str) for name in known.class_names)
         )
-    except (ValueError, TypeError, AttributeError, IndexError):
+    except (ValueError, TypeError, AttributeError, IndexError, FedstillError):
         sound = False
     if not sound:
         raise DataError("its introduction is not sound")
