@@ -95,7 +95,7 @@ class KnowledgeFusion(Averaging):
             wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
             if artist is not None:
                 artist.step(self.generator_loss(env, wisdom, features, student, imagined))
-            student.step(self.student_loss(student.module, x, y, imagined.detach(), wisdom.detach()))
+            student.step(*self.student_loss(student, x, y, imagined.detach(), wisdom.detach()))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
         if artist is None:
             return Imagination({}, {}, kept), upload
@@ -128,16 +128,18 @@ class KnowledgeFusion(Averaging):
             entropy = 1 + entropy / math.log(env.classes)
         loss = entropy + self.lambda1 * one_hot(wisdom) + self.lambda2 * activation(features)
         if self.profile == "authors" and env.shape[0] == 3:  # also look for what the student does not know yet
-            loss = loss - self.gamma * kl(wisdom, student(imagined))
+            loss = loss - self.gamma * kl(wisdom, student.freely(imagined))
         return loss
 
-    def student_loss(self, module: nn.Module, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor) -> Tensor:
-        """(8) L = L_CE + γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
-            real, fancied = module(x), module(imagined)
+    def student_loss(
+        self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(8) L_CE and γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
+        if student.private or any(isinstance(p, nn.modules.batchnorm._BatchNorm) for p in student.module.modules()):
+            real, fancied = student(x), student.freely(imagined)
         else:  # nothing in the module mixes samples: one pass serves both
-            real, fancied = module(torch.cat([x, imagined])).split([len(x), len(imagined)])
-        return cross_entropy(real, y) + self.gamma * kl(wisdom, fancied)
+            real, fancied = student(torch.cat([x, imagined])).split([len(x), len(imagined)])
+        return cross_entropy(real, y), self.gamma * kl(wisdom, fancied)
 
     def pace(self, env: Env) -> "KnowledgeFusion":
         """The authors give every client the same number of steps; the paper gives it E epochs of its own data."""

@@ -29,8 +29,7 @@ class FedProx(Averaging):
         learner = self.learner(env, env.module(down.weights))
         anchor = [p.detach().clone() for p in learner.parameters]
         for x, y in self.batches(env, data, learner.module):
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
             with torch.no_grad():
                 drift = torch._foreach_sub(learner.parameters, anchor)
-                learner.apply(torch._foreach_add(gradients, drift, alpha=self.mu))
+            learner.step(cross_entropy(learner(x), y), shift=drift, pull=self.mu)
         return self.gather.outgoing(env, state, learner.weights)

@@ -88,7 +88,7 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
         for x, y, at in minibatches(
             env, purpose, images, labels, places, size=self.batch, epochs=epochs, drop_single=alone
         ):
-            yield learner(x), y, at
+            yield learner.freely(x), y, at
 
     def server(self, env: Env, server: Exchange, replies: Sequence[Reply[PublicLogits]]) -> Exchange:
         """Whom to believe is the gather's affair; what follows from their logits, the method's."""

@@ -90,8 +90,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         steer = [(down.control[n] - state.control[n]).to(env.device) for n in names]
         steps = 0
         for x, y in self.batches(env, data, learner.module):
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
-            learner.apply(tuple(torch._foreach_add(gradients, steer)))
+            learner.step(cross_entropy(learner(x), y), shift=steer)
             steps += 1
         weights = learner.weights
         if not steps:

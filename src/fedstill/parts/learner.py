@@ -5,9 +5,10 @@ Inside a turn the module changes in place, which is what PyTorch does fastest; a
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,14 @@ Memory = Mapping[str, Mapping[str, Tensor]]
 
 
 class Learner:
-    """A module in training: `step(loss)` makes it better at what the loss says."""
+    """A module in training: `step(loss)` makes it better at what the loss says.
+
+    A loss is `private` where it is the mean over a batch of the client's own samples, one term a sample. It is `free`
+    where it knows of them only by the model itself: imagined or public samples, a distance from other weights.
+    """
+
+    private = False
+    """Are the client's samples protected? Then they pass the module apart from all others (`__call__`, `freely`)."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.module = module
@@ -33,10 +41,26 @@ class Learner:
         """The module's output."""
         return self.module(x)  # type: ignore[no-any-return]
 
-    def step(self, loss: Tensor, retain: bool = False) -> None:
-        """One optimiser step down the gradient; no other module's parameters get any."""
-        gradients = torch.autograd.grad(loss, self.parameters, retain_graph=retain, allow_unused=True)
-        self.apply(gradients)
+    def freely(self, x: Tensor) -> Tensor:
+        """The module's output on samples that are not the client's own: imagined or public ones."""
+        return self(x)
+
+    def step(
+        self,
+        private: Tensor | None = None,
+        free: Tensor | None = None,
+        shift: Sequence[Tensor] | None = None,
+        pull: float = 1.0,
+    ) -> None:
+        """One optimiser step down the gradient of `private` + `free`, plus `pull` times `shift` for each parameter.
+
+        No other module's parameters get any gradient.
+        """
+        both = [loss for loss in (private, free) if loss is not None]
+        gradients = torch.autograd.grad(
+            both[0] if len(both) == 1 else both[0] + both[1], self.parameters, allow_unused=True
+        )
+        self.apply(gradients if shift is None else torch._foreach_add(gradients, shift, alpha=pull))
 
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
@@ -65,6 +89,16 @@ class Learner:
             state = {int(place): dict(entry) for place, entry in memory.items()}
             self.optimizer.load_state_dict({**blank, "state": state})
         return self
+
+
+class Guard(Protocol):
+    """Who stands between a learner and a client's own samples, for the length of a turn; see `parts.privacy`."""
+
+    def learner(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Learner:
+        """A learner whose steps tell of each sample no more than they may."""
+
+    def batches(self, count: int, size: int, steps: int) -> Iterator[Tensor]:
+        """Index tensors over `count` samples, drawn as the guarantee asks, `size` of them expected in each."""
 
 
 def weights_of(module: nn.Module) -> State:
@@ -114,10 +148,18 @@ class LocalTraining(Value):
     def learner(self, env: Env, module: nn.Module) -> Learner:
         """A learner for a module with this optimiser and rate."""
         made = optimizer_of(self.optimizer, module.train(), self.rate(env), self.momentum, self.weight_decay)
-        return Learner(module, made)
+        guard: Guard | None = env.guard
+        return Learner(module, made) if guard is None else guard.learner(module, made)
+
+    def steps(self, count: int) -> int:
+        """How many batches a turn on `count` samples has."""
+        return self.local_steps or self.epochs * math.ceil(count / self.batch)
 
     def batches(self, env: Env, data: Samples, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Normalised images and labels, batch by batch, for the epochs (or steps) of one turn of this module."""
+        guard: Guard | None = env.guard
+        if guard is not None:
+            return loaded(env, data, guard.batches(len(data), self.batch, self.steps(len(data))))
         epochs = self.epochs if self.local_steps is None else self.local_steps
         index = batches(len(data), self.batch, epochs, env.stream("batches"), drop_single=refuses_one(module))
         return loaded(env, data, itertools.islice(index, self.local_steps))
