@@ -48,7 +48,7 @@ class Env:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     storage: Storage = field(default_factory=Storage)
     guard: Any = None
-    """Who draws batches and makes learners where private samples are protected (`parts.learner.Guard`); None: nobody."""
+    """Who draws batches and makes learners where samples are protected (`parts.learner.Guard`); None: nobody."""
     round: int = 0
     client: int | None = None
 
