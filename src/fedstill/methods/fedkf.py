@@ -51,6 +51,7 @@ class KnowledgeFusion(Averaging):
     paper = (
         "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
     )
+    private_learners = 1
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
@@ -138,8 +139,12 @@ class KnowledgeFusion(Averaging):
         if student.private or any(isinstance(p, nn.modules.batchnorm._BatchNorm) for p in student.module.modules()):
             real, fancied = student(x), student.freely(imagined)
         else:  # nothing in the module mixes samples: one pass serves both
-            real, fancied = student(torch.cat([x, imagined])).split([len(x), len(imagined)])
+            real, fancied = torch.split(student(torch.cat([x, imagined])), [len(x), len(imagined)])
         return cross_entropy(real, y), self.gamma * kl(wisdom, fancied)
+
+    def private_steps(self, env: Env, count: int) -> int:
+        """As many as `pace` gives; imagined samples cost nothing."""
+        return self.pace(env).steps(count)
 
     def pace(self, env: Env) -> "KnowledgeFusion":
         """The authors give every client the same number of steps; the paper gives it E epochs of its own data."""

@@ -22,6 +22,7 @@ class FedProx(Averaging):
     """Cross-entropy plus μ/2 ‖w − w_t‖²; μ = 0 is FedAvg."""
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+    private_learners = 1
     mu: float = setting(0.001, ge=0, doc="strength of the proximal term (μ)")
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:

@@ -7,8 +7,9 @@ Inside a turn the module changes in place, which is what PyTorch does fastest; a
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +39,17 @@ class Learner:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The module's output."""
-        return self.module(x)  # type: ignore[no-any-return]
+        """The module's output on the client's own samples."""
+        with self.watched():
+            return self.module(x)  # type: ignore[no-any-return]
 
     def freely(self, x: Tensor) -> Tensor:
         """The module's output on samples that are not the client's own: imagined or public ones."""
-        return self(x)
+        return self.module(x)  # type: ignore[no-any-return]
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Inside, parts of the module may be called on the client's own samples, for a private loss."""
+        return nullcontext()
 
     def step(
         self,
@@ -60,7 +66,7 @@ class Learner:
         gradients = torch.autograd.grad(
             both[0] if len(both) == 1 else both[0] + both[1], self.parameters, allow_unused=True
         )
-        self.apply(gradients if shift is None else torch._foreach_add(gradients, shift, alpha=pull))
+        self.apply(gradients if shift is None else torch._foreach_add(gradients, list(shift), alpha=pull))
 
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
@@ -132,6 +138,11 @@ def optimizer_of(
 class LocalTraining(Value):
     """How a client trains: fields shared by the methods, and the learner and batches they describe."""
 
+    private_learners: ClassVar[int] = 0
+    """Learners that step on each batch of private samples, for methods whose uploads come of their steps alone.
+
+    0: nobody has looked whether the method can train with per-sample noise, so it is refused.
+    """
     lr: float = setting(0.01, gt=0, doc="learning rate of the clients")
     epochs: int = setting(10, ge=1, doc="local epochs in a round (E)")
     local_steps: int | None = setting(None, ge=1, doc="local steps in a round, instead of epochs")
@@ -154,6 +165,14 @@ class LocalTraining(Value):
     def steps(self, count: int) -> int:
         """How many batches a turn on `count` samples has."""
         return self.local_steps or self.epochs * math.ceil(count / self.batch)
+
+    def private_steps(self, env: Env, count: int) -> int:
+        """How many steps on private samples a turn on `count` samples takes."""
+        return self.private_learners * self.steps(count)
+
+    def mixing(self) -> str | None:
+        """Which setting makes a loss that is no mean over single samples, if one does."""
+        return None
 
     def batches(self, env: Env, data: Samples, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Normalised images and labels, batch by batch, for the epochs (or steps) of one turn of this module."""
