@@ -18,6 +18,7 @@ from torch import nn
 
 from fedstill.core.shelf import Storage
 from fedstill.data import Samples, load
+from fedstill.data.pixels import fitted
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import one_thread, transport
 from fedstill.experiment.stage import Stage, stage

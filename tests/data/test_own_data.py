@@ -48,7 +48,7 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
     own = [read_own(str(tmp_path / site)) for site in ("a", "b")]
     classes = common_classes([party.class_names for party in own])
     assert classes == ("ant", "cat", "dog")
-    cast = [party.cast((0.0,), (1.0,), classes).train.y.tolist() for party in own]
+    cast = [party.cast(own[0].train.kind, classes).train.y.tolist() for party in own]
     assert cast == [[0, 0, 0, 1, 1, 1], [1, 1, 1, 2, 2, 2]]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError
 from fedstill.core.kind import Kind, sides
+from fedstill.core.registry import Registry
 from fedstill.data.forms import About, Norm, as_array, first_row, kind_name, measured, stored, writable
 from fedstill.data.samples import Dataset, Samples, Sites
 
@@ -68,7 +69,7 @@ def samples(where: str, x: Any, y: Any, like: Samples | None = None, about: Abou
     """
     about = about or About()
     array = as_array(where, "x", x)
-    name = kind_name(array, about.kind)
+    name = kind_name(array, about.kind) if like is None else Registry.name_of(type(like.kind))
     array, labels = stored(where, array, name, about), _labels(where, y)
     if like is not None and (array.shape[1:], str(array.dtype)) != (tuple(like.x.shape[1:]), _dtype(like)):
         here, there = f"{array.dtype} {sides(array.shape[1:])}", form(like)

@@ -23,7 +23,7 @@ from fedstill.core.registry import Registry
 from fedstill.data import arrays
 from fedstill.data.files import read_npz
 from fedstill.data.folder import read_folder
-from fedstill.data.forms import Norm
+from fedstill.data.forms import About, Norm
 from fedstill.data.partition import Split
 from fedstill.data.published import MNIST_NORM, PUBLISHED
 from fedstill.data.samples import Dataset, Samples
@@ -131,7 +131,9 @@ def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
     """
     if not clients:
         raise DataError("no clients: give one (x, y) for each")
-    own = [_client(number, client) for number, client in enumerate(clients)]
+    first = _client(0, clients[0], About())
+    about = About(kind=Registry.name_of(type(first.kind)))
+    own = [first, *(_client(number, client, about) for number, client in enumerate(clients) if number)]
     arrays.count_classes("clients", own)
     told = [summary(samples, ()) for samples in own]
     agreed(told, [f"client {number}" for number in range(len(own))])
@@ -139,12 +141,12 @@ def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
     return [recast(samples, kind) for samples in own]
 
 
-def _client(number: int, client: Samples | tuple[Any, Any]) -> Samples:
+def _client(number: int, client: Samples | tuple[Any, Any], about: About) -> Samples:
     if isinstance(client, Samples):
         return client
     if not isinstance(client, tuple | list) or len(client) != 2:
         raise DataError(f"client {number}: is {type(client).__name__}; must be (x, y) or Samples")
-    return arrays.samples(f"client {number}", *client)
+    return arrays.samples(f"client {number}", *client, about=about)
 
 
 def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None) -> tuple[Dataset, Split]:

@@ -144,14 +144,14 @@ def _deviations(std: Floats) -> tuple[float, ...]:
 def _pooled_table(parties: Sequence[Summary], found: Sequence[Table]) -> Table:
     """Columns as the first party orders them; every category that anybody has; missing where anything is."""
     first = found[0]
-    means, stds, counts = (
-        np.array([[told[kind.numeric.index(name)] for name in first.numeric] for told, kind in zip(each, found)], float)
-        for each in (
-            [p.measured_mean for p in parties],
-            [p.measured_std for p in parties],
-            [p.counts for p in parties],
-        )
-    )
+    order = [[kind.numeric.index(name) for name in first.numeric] for kind in found]
+
+    def aligned(told: Sequence[Sequence[float]]) -> Floats:
+        """Parties × columns, in the first party's order."""
+        return np.array([[own[i] for i in places] for own, places in zip(told, order, strict=True)], float)
+
+    means, stds = aligned([p.measured_mean for p in parties]), aligned([p.measured_std for p in parties])
+    counts = aligned([p.counts for p in parties])
     mean, std = _pooled(counts, means, stds)
     missing = tuple(name for name in first.numeric if any(name in kind.missing for kind in found))
     categories = tuple(

@@ -60,7 +60,7 @@ def _read(image: Path, ready: Stage) -> torch.Tensor:
 
     try:
         with Image.open(image) as file:
-            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize(ready.pixels[::-1])
+            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize((ready.pixels[1], ready.pixels[0]))
     except FileNotFoundError:
         raise UsageError(f"{image}: no such file") from None
     except (UnidentifiedImageError, OSError) as error:

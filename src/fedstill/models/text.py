@@ -33,7 +33,7 @@ class TextClassifier(Classifier):
 
 @models.register("bag")
 class BagOfWords(TextClassifier):
-    """The mean embedding of the words that are there, and a hidden layer of 64; after fastText (Joulin et al., 2017)."""
+    """The mean embedding of the words, and a hidden layer of 64; after fastText (Joulin et al., 2017)."""
 
     def __init__(self, kind: Tokens, classes: int) -> None:
         super().__init__(kind, classes, 64)
