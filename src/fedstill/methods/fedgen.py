@@ -102,9 +102,12 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
         fading = self.decay**env.round
         any_label = torch.randint(env.classes, (self.generator_batch,), generator=stream).to(env.device)
         of_any = module.head(generator(self.draw(env, len(any_label), stream), any_label))  # type: ignore[operator]
-        with torch.no_grad():
-            same = module.head(generator(self.draw(env, len(y), stream), y))  # type: ignore[operator]
-        return fading * (self.alpha * cross_entropy(of_any, any_label) + self.beta * kl(same, logits))
+        loss = self.alpha * cross_entropy(of_any, any_label)
+        if self.beta:  # FedKF's form of FedGen has b = 0, and does not run this branch
+            with torch.no_grad():
+                same = module.head(generator(self.draw(env, len(y), stream), y))  # type: ignore[operator]
+            loss = loss + self.beta * kl(same, logits)
+        return fading * loss
 
     def draw(self, env: Env, count: int, stream: torch.Generator) -> Tensor:
         """ε ~ N(0, I)."""
