@@ -12,7 +12,7 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.experiment import queue, reproduce
 from fedstill.experiment.config import experiment
 from fedstill.experiment.presets import read_preset
-from fedstill.experiment.records import Archive, Record, identity, matching, record_of
+from fedstill.experiment.records import Archive, Record, matching, record_id, record_of
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.experiment.verify import verified
@@ -205,7 +205,7 @@ def test_the_commands_add_list_show_compare_and_verify(
 ) -> None:
     where = ["--results", str(tmp_path)]
     code, out = call(["results", "add", str(run), *where], capsys)
-    id = identity(experiment(SMALL))
+    id = record_id(experiment(SMALL))
     assert (code, out.startswith(id)) == (0, True)
     code, out = call(["results", *where, "--where", "method=fedavg", "--json"], capsys)
     (brief,) = json.loads(out)

@@ -47,6 +47,8 @@ class Env:
     """How many classes the public set has where they are not the data's own; None where they are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     storage: Storage = field(default_factory=Storage)
+    guard: Any = None
+    """Who draws batches and makes learners where samples are protected (`parts.learner.Guard`); None: nobody."""
     round: int = 0
     client: int | None = None
 
@@ -114,6 +116,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """True for methods whose public set must be labelled with the data's own classes."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
+    federated: ClassVar[bool] = True
+    """False for the yardstick that has all clients' training samples in one place."""
 
     @abstractmethod
     def init_server(self, env: Env) -> S:

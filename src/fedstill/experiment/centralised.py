@@ -20,9 +20,9 @@ from fedstill.core.errors import UsageError
 from fedstill.core.record import State
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.drive import one_thread
 from fedstill.experiment.export import trained
-from fedstill.experiment.records import Record, identity, record_of, tensors_digest
-from fedstill.experiment.run import one_thread
+from fedstill.experiment.records import Record, record_id, record_of, tensors_digest
 from fedstill.experiment.stage import Stage
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedkf import KnowledgeFusion
@@ -67,7 +67,7 @@ def student_record(plan: Experiment, teacher: Path, cell: str = "") -> Record:
     accuracies = list(made.accuracies)
     return replace(
         record_of(teacher, cell),
-        id=identity(plan),
+        id=record_id(plan),
         experiment=plan.plain(),
         rounds=list(range(1, len(accuracies) + 1)),
         curves={"student": {"accuracy": accuracies}},

@@ -20,13 +20,10 @@ from typing import Any
 from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
 from fedstill.core.record import leaves
 from fedstill.data import load
-from fedstill.experiment.batch import NEUTRAL
-from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 
-APART = (*NEUTRAL, "rounds", "evaluate_every")
-"""Settings in which a record may differ from the plan it stands for: a longer run contains the shorter one."""
 DIGITS = 6
 """Significant digits of a curve's values; the digests are of the full values."""
 
@@ -126,14 +123,13 @@ class Record:
 
 
 def question(plan: Experiment) -> str:
-    """What a run of this plan would answer, as text to compare."""
-    return json.dumps({k: v for k, v in plan.plain().items() if k not in APART} | {"seed": plan.seed}, sort_keys=True)
+    """What a run of this plan would answer, as text to compare; a longer run answers what a shorter one would."""
+    return json.dumps(identity(plan.plain(), "rounds", reporting=False), sort_keys=True)
 
 
-def identity(plan: Experiment) -> str:
+def record_id(plan: Experiment) -> str:
     """The id of this plan's record."""
-    settings = {k: v for k, v in plan.plain().items() if k not in NEUTRAL} | {"seed": plan.seed}
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(identity(plan.plain()), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> Record:
@@ -147,7 +143,7 @@ def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> R
     versions = dict(folder.read("versions.json") or {})
     versions.pop("command", None)
     return Record(
-        id=identity(plan),
+        id=record_id(plan),
         cell=cell,
         experiment=plan.plain(),
         data=fingerprint(plan),

@@ -1,22 +1,27 @@
 """The methods, one file each; importing this registers them all."""
 
 from fedstill.methods.ccvr import CCVR
+from fedstill.methods.centralised import Centralised
 from fedstill.methods.dafkd import DaFKD
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddf import FedDF
 from fedstill.methods.feddistill import FedDistill
 from fedstill.methods.feddistill_plus import FedDistillPlus
+from fedstill.methods.feddyn import FedDyn
 from fedstill.methods.fedftg import FedFTG
 from fedstill.methods.fedgen import FedGen
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
+from fedstill.methods.fedlc import FedLC
 from fedstill.methods.fedmd import FedMD
 from fedstill.methods.fedmgda_plus import FedMGDAPlus
 from fedstill.methods.fednova import FedNova
+from fedstill.methods.fedntd import FedNTD
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
 from fedstill.methods.fedtkd import FedTKD
+from fedstill.methods.local import Local
 from fedstill.methods.moon import Moon
 from fedstill.methods.qffl import QFFL
 from fedstill.methods.scaffold import Scaffold
@@ -24,23 +29,28 @@ from fedstill.methods.scaffold import Scaffold
 __all__ = [
     "CCVR",
     "QFFL",
+    "Centralised",
     "DaFKD",
     "FedAvg",
     "FedDF",
     "FedDistill",
     "FedDistillPlus",
+    "FedDyn",
     "FedFTG",
     "FedGKD",
     "FedGen",
     "FedHe",
     "FedKF",
     "FedKFMinus",
+    "FedLC",
     "FedMD",
     "FedMGDAPlus",
+    "FedNTD",
     "FedNova",
     "FedProx",
     "FedRAD",
     "FedTKD",
+    "Local",
     "Moon",
     "Scaffold",
 ]
