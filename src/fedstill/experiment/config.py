@@ -5,16 +5,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import fedstill.methods
 import fedstill.parts.robust  # noqa: F401
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import UsageError, unknown
 from fedstill.core.method import Method
 from fedstill.core.value import Value, build, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
+from fedstill.transports import transports
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Experiment(Value):
     evaluate_every: int = setting(1, ge=1, doc="rounds between evaluations")
     checkpoint_every: int = setting(1, ge=1, doc="rounds between checkpoints")
     per_class: bool = setting(False, doc="also report accuracy per class, before and after local training")
-    transport: Literal["local", "flower", "flower-simulation"] = setting(
+    transport: str = setting(
         "local", doc="local: on this machine; flower: on sites (fedstill deploy); flower-simulation: Flower's, on Ray"
     )
     deadline: float = setting(600.0, gt=0, doc="seconds that sites have to answer in a round (deployed)")
@@ -72,6 +73,8 @@ class Experiment(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transport not in transports:
+            raise unknown("transport", self.transport, transports)
         if self.active > 1 and self.active != int(self.active):
             raise UsageError(f"active = {self.active}: must be a share ≤ 1 or a whole number of clients")
         if self.active > 1 and self.active > self.clients:

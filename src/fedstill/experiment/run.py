@@ -1,10 +1,9 @@
 """Running an experiment, from the start or from a checkpoint."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -23,7 +22,7 @@ from fedstill.experiment.metrics import domain_correlation, identification
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage, stage
-from fedstill.transports import Dropping, Inline, Processes
+from fedstill.transports import Clients, Dropping, transports
 
 
 class Watcher:
@@ -252,26 +251,12 @@ def active(plan: Experiment, t: int) -> list[int]:
 
 @contextmanager
 def transport(plan: Experiment, ready: Stage, states: Any) -> Iterator[Any]:
-    """The transport that `workers` asks for; closed at the end."""
-    cores = os.cpu_count() or 1
-    count = cores if plan.workers in ("auto", "threads") else 1 if plan.workers == "inline" else int(plan.workers)
-    count = min(count, plan.active_count)
-    inner: Any
-    if plan.transport == "flower-simulation":
-        from fedstill.flower.simulation import FlowerSimulation
-
-        nodes = plan.active_count if plan.workers == "auto" else count
-        inner = FlowerSimulation(plan, states, nodes)
-    elif (
-        plan.workers in ("inline", "threads") or count == 1 or ready.env.device.type != "cpu" or not hasattr(os, "fork")
-    ):
-        inner = Inline(plan.method, ready.party, states, threads=count if plan.workers == "threads" else 1)
-    else:
-        inner = Processes(plan.method, ready.party, states, ready.env, count)
-    try:
+    """The transport of this name, opened for the run's clients; closed at the end."""
+    clients = Clients(
+        plan.method, ready.env, ready.party, states, plan.active_count, plan.workers, plan.plain()
+    )  # fmt: skip
+    with closing(transports[plan.transport](clients)) as inner:
         yield Dropping(inner, plan.drop) if plan.drop else inner
-    finally:
-        inner.close()
 
 
 @contextmanager
