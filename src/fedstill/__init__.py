@@ -11,7 +11,6 @@ from typing import Any
 
 from fedstill.core.registry import Registry
 
-Registry.announce("transport", "flower", "fedstill.flower.enrolment")
 Registry.announce("transport", "flower-simulation", "fedstill.flower.simulation")
 
 _HOMES = {

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.data import Dataset, load
@@ -13,13 +12,6 @@ from fedstill.experiment.config import Experiment
 from fedstill.experiment.setting import Setting, with_tuples
 from fedstill.experiment.stage import assigned
 from fedstill.flower.messages import Enrolled
-from fedstill.transports import Clients, transports
-
-
-@transports.register("flower")
-def sites(clients: Clients) -> Any:
-    """Sites are reached by their hub; a run that is started here cannot open a line to them."""
-    raise UsageError('transport = "flower": the data are on sites; start it, and go on with it, by `fedstill deploy`')
 
 
 def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:

@@ -26,8 +26,7 @@ from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.stage import Stage, stage
 from fedstill.flower.flwr_env import prepare
 from fedstill.transports.inline import describe
-from fedstill.transports.local import workers_of
-from fedstill.transports.registry import Clients, transports
+from fedstill.transports.registry import Opening, transports
 
 POLL = 0.02
 
@@ -61,20 +60,11 @@ def take_turn(message: Any, context: Any) -> Any:
     return Message(packed(json.dumps(said).encode(), answer), reply_to=message)
 
 
-@transports.register("flower-simulation")
-def simulation(clients: Clients) -> "FlowerSimulation":
-    """A node for every client of a round, or as many as `workers` says."""
-    nodes = clients.active if clients.workers == "auto" else workers_of(clients)
-    return FlowerSimulation(clients.experiment, clients.states, nodes)
-
-
 class FlowerSimulation:
     """Runs turns on `nodes` virtual nodes of Flower; the same bits as `Inline`."""
 
     def __init__(self, settings: Mapping[str, Any], states: Shelf, nodes: int) -> None:
         self.text = json.dumps(settings)
-        if '"<' in self.text:
-            raise UsageError('transport = "flower-simulation": data and models must be names or paths, not objects')
         self.states = states
         self.home = tempfile.TemporaryDirectory(prefix="fedstill-flwr-")
         prepare(Path(self.home.name))
@@ -153,3 +143,12 @@ class FlowerSimulation:
             run_simulation(server, client, nodes, backend_config=config)
         except Exception as error:
             self.grids.put(error)
+
+
+@transports.register("flower-simulation")
+def open_simulation(opening: Opening) -> FlowerSimulation:
+    """As many virtual nodes as there are workers."""
+    if opening.objects:
+        raise UsageError('transport = "flower-simulation": data and models must be names or paths, not objects')
+    nodes = opening.active if opening.workers == "auto" else opening.count
+    return FlowerSimulation(opening.experiment, opening.states, nodes)

@@ -2,8 +2,6 @@
 
 from fedstill.transports.dropping import Dropping
 from fedstill.transports.inline import Inline
-from fedstill.transports.local import local
 from fedstill.transports.processes import Processes
-from fedstill.transports.registry import Clients, transports
 
-__all__ = ["Clients", "Dropping", "Inline", "Processes", "local", "transports"]
+__all__ = ["Dropping", "Inline", "Processes"]
