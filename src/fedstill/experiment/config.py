@@ -13,6 +13,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.value import Value, build, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
+from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
 
@@ -60,6 +61,8 @@ class Experiment(Value):
     device: str = setting("cpu", doc="cpu, cuda, mps or auto")
     evaluate_every: int = setting(1, ge=1, doc="rounds between evaluations")
     checkpoint_every: int = setting(1, ge=1, doc="rounds between checkpoints")
+    metric: str = setting("accuracy", doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)")
+    metrics: tuple[str, ...] = setting((), doc="metrics to report besides amp, fm, wlp and accuracy")
     per_class: bool = setting(False, doc="also report accuracy per class, before and after local training")
     transport: Literal["local", "flower", "flower-simulation"] = setting(
         "local", doc="local: on this machine; flower: on sites (fedstill deploy); flower-simulation: Flower's, on Ray"
@@ -84,6 +87,7 @@ class Experiment(Value):
             )
         if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
             raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
+        Scorer.of(self.metric, self.metrics)  # an unknown name is an error
         if bool(self.malicious) != (self.attack is not None):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):

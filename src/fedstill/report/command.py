@@ -21,6 +21,7 @@ OPTIONS = (
     "local_test",
     "drop",
     "device",
+    "metric",
 )
 """Fields of an experiment with an option of their own; the rest go through --set."""
 
