@@ -19,7 +19,9 @@ from fedstill.experiment.config import experiment
 from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
 
-NEUTRAL = ("seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every", "deadline", "quarantine")
+NEUTRAL = (
+    "seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every", "deadline", "quarantine", "metrics",
+)  # fmt: skip
 """Settings in which runs of one group may differ."""
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
