@@ -10,7 +10,7 @@ from fedstill.core.loop import turn
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.run import one_thread
+from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage
 
 AT_LEAST = 0.5

@@ -20,7 +20,7 @@ from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.run import one_thread
+from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage
 
 METRICS = ("classifier_forward", "classifier_backward", "generator_forward", "generator_backward")
@@ -35,7 +35,7 @@ def passes(plan: Experiment) -> dict[str, float]:
         raise UsageError(f"{plan.title}: its turn has no batches to count")
     with one_thread():
         ready = stage(plan, Storage())
-        client = max(range(plan.clients), key=lambda k: ready.env.sizes[k])
+        client = max(range(ready.env.clients), key=lambda k: ready.env.sizes[k])
         method = replace(method, batch=min(method.batch, max(1, ready.env.sizes[client] // LONG)))
         server = method.init_server(ready.env.at(0))
         state = None

@@ -17,8 +17,8 @@ from fedstill.core.value import changes
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
-from fedstill.experiment.run import Watcher
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
 
 FEWEST = 6
 """So many lines the live table has even on the lowest screen."""
