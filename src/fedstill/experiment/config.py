@@ -75,11 +75,8 @@ class Experiment(Value):
     per_class: bool = setting(
         False, decides="reporting", doc="also report accuracy per class, before and after local training"
     )
-    metric: str = setting(
-        "accuracy",
-        decides="reporting",
-        option=True,
-        doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)",
+    metric: str = setting(  # not mere reporting: runs that differ in it have other numbers under the same names
+        "accuracy", option=True, doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)"
     )
     metrics: tuple[str, ...] = setting(
         (), decides="reporting", doc="metrics to report besides amp, fm, wlp and accuracy"
