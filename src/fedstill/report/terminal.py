@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedstill.core.value import changes
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.metrics import METRICS, Shown
+from fedstill.experiment.metrics import METRICS, Scorer, Shown
 from fedstill.experiment.result import Result
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
@@ -60,7 +60,7 @@ class Live(Watcher):
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
         """Say what runs, and open the table."""
         self.folder = folder
-        self.metrics = tuple(stage.exam.scorer.shown)
+        self.metrics = tuple(Scorer.of(experiment.metric, experiment.metrics).shown)
         extra = ", ".join(f"{k}={v}" for k, v in changes(experiment.method).items())
         crowd = f"{experiment.clients} clients, {experiment.active_count} active, seed {experiment.seed}"
         title = f"{experiment.title}{f' ({extra})' if extra else ''} on {stage_name(experiment)}, {crowd}"
