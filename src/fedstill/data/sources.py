@@ -11,7 +11,7 @@ fedstill.core.errors.UsageError: unknown data set 'minst'; did you mean mnist? k
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.registry import Registry
-from fedstill.data import arrays
+from fedstill.data import arrays, columns
+from fedstill.data.columns import SUFFIXES, is_table
 from fedstill.data.files import read_npz
 from fedstill.data.folder import read_folder
 from fedstill.data.forms import About, Norm
+from fedstill.data.objects import from_object, is_split_dictionary
 from fedstill.data.partition import Split
-from fedstill.data.published import MNIST_NORM, PUBLISHED
+from fedstill.data.published import MNIST_NORM, PUBLISHED, Readable, with_site
+from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples
 from fedstill.data.summary import agreed, pooled, recast, summary
 
@@ -86,40 +89,66 @@ datasets.register("mnist-5k")(Embedded("mnist-5k", "5,000 digits of MNIST, 28×2
 datasets.register("digits")(Embedded("digits", "1,797 handwritten digits, 8×8 grey", "scikit-learn", _digits))
 
 
-def load(spec: Spec) -> Dataset:
+def load(spec: Spec, reading: Reading | None = None) -> Dataset:
     """The data set that `spec` means.
 
-    A registered name (`mnist-5k`); a path to an image folder or an .npz file; arrays as a tuple `(x_train, y_train)` or
-    `(x_train, y_train, x_test, y_test)` or as a dictionary with these keys; a `Dataset` as it is.
+    A registered name (`mnist-5k`); a path to an image folder, an .npz file or a table (.csv, .tsv, .parquet, .jsonl);
+    arrays as a tuple `(x_train, y_train)` or `(x_train, y_train, x_test, y_test)` or as a dictionary with these keys; a
+    pandas, polars or pyarrow frame; a torch or Hugging Face data set; a `Dataset` as it is.
+
+    `reading` says which column of a table is the label, the site, the text …, and what a file leaves open.
     """
+    how = reading or Reading()
     if isinstance(spec, Dataset):
         return spec
     if isinstance(spec, str) and spec in datasets:
-        loaded: Dataset = datasets[spec]()
+        loaded: Dataset = datasets[spec]() if reading is None else _again(datasets[spec], how)
         return loaded
     if isinstance(spec, str | os.PathLike):
-        return _from_path(spec)
-    if isinstance(spec, Mapping):
-        return arrays.dataset("own data", spec, "own data")
+        return _from_path(spec, how)
+    if isinstance(spec, Mapping) and not is_split_dictionary(spec):
+        return arrays.dataset("own data", with_site(spec, how.site, "own data"), "own data", kind=how.kind)
     if isinstance(spec, tuple | list) and len(spec) in (2, 4):
-        return load(dict(zip(("x_train", "y_train", "x_test", "y_test"), spec, strict=False)))
+        return load(dict(zip(("x_train", "y_train", "x_test", "y_test"), spec, strict=False)), reading)
+    found = from_object(spec, how)
+    if found is not None:
+        return found
     raise UsageError(
         f"data = {type(spec).__name__}: must be a name, a path, (x_train, y_train), "
-        "(x_train, y_train, x_test, y_test) or a dictionary of these"
+        "(x_train, y_train, x_test, y_test), a dictionary of these, a frame or a data set of torch or Hugging Face"
     )
 
 
-def _from_path(spec: str | os.PathLike[str]) -> Dataset:
+def _again(loader: Any, reading: Reading) -> Dataset:
+    """A registered data set read in another way, where it can be."""
+    if isinstance(loader, Readable):
+        return loader.read_as(reading)
+    raise UsageError(f"{loader.name}: is read in one way only; leave label, site and the like out")
+
+
+def _from_path(spec: str | os.PathLike[str], reading: Reading) -> Dataset:
     path = Path(spec).expanduser()
     if path.is_dir():
-        return read_folder(path)
+        return read_folder(path, reading.resize)
     if path.is_file() and path.suffix == ".npz":
-        return arrays.dataset(path.stem, read_npz(path), str(path))
+        return arrays.dataset(
+            path.stem, with_site(read_npz(path), reading.site, str(path)), str(path), kind=reading.kind
+        )
+    if path.is_file() and is_table(path):
+        return read_table(path, reading, path.stat().st_mtime_ns)
     if path.exists():
-        raise DataError(f"{path}: neither a folder nor an .npz file")
+        raise DataError(f"{path}: neither a folder nor a file of {', '.join(('.npz', *SUFFIXES))}")
     if isinstance(spec, str) and len(path.parts) == 1 and path.suffix == "":
         datasets[spec]  # a misspelt name: says which names there are
     raise DataError(f"{path}: no such file or folder")
+
+
+@lru_cache(maxsize=1)
+def read_table(path: Path, reading: Reading, changed: int) -> Dataset:
+    """The data set of a table's file, kept until another is read or the file has `changed`."""
+    from fedstill.data import tables
+
+    return tables.dataset(path.name.split(".")[0], columns.read_file(path), str(path), reading)
 
 
 def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
