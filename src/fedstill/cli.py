@@ -25,7 +25,16 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 @app.command()
 def run(
     what: Annotated[str, typer.Argument(help="A method's name (see `fedstill ls methods`) or an experiment.toml.")],
-    data: Annotated[str | None, typer.Option(help="Data set, .npz file or image folder. [mnist-5k]")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set, table, .npz file or image folder. [mnist-5k]")] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column of the classes.")] = None,
+    site: Annotated[str | None, typer.Option(help="Of a table: the column of the sites; each is a client.")] = None,
+    time: Annotated[str | None, typer.Option(help="Of a table: the column of time; rows become windows.")] = None,
+    window: Annotated[int | None, typer.Option(help="Rows of a window.")] = None,
+    step: Annotated[int | None, typer.Option(help="Rows from one window to the next. [the window]")] = None,
+    text: Annotated[str | None, typer.Option(help="Of a table: the column of texts.")] = None,
+    ignore: Annotated[str | None, typer.Option(help="Of a table: comma-separated columns that are not read.")] = None,
+    kind: Annotated[str | None, typer.Option(help="image, series, table, tokens or plain. [by shape]")] = None,
+    resize: Annotated[int | None, typer.Option(help="Scale images of an image folder to this side.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
     active: Annotated[
         float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")
@@ -78,6 +87,8 @@ def run(
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
         "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
         "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
+        "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
+        "kind": kind, "resize": resize,
         "models": models and tuple(models.split(",")), "per_class": track == "per-class" or None,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
@@ -299,4 +310,4 @@ if __name__ == "__main__":
 
     entry()
 
-from fedstill import cli_demo, cli_deploy, cli_reports, cli_results  # noqa: E402, F401 (their commands join `app`)
+from fedstill import cli_data, cli_demo, cli_deploy, cli_reports, cli_results  # noqa: E402, F401 (their commands join `app`)

@@ -38,7 +38,17 @@ def is_table(path: Path) -> bool:
 def from_frame(frame: Any) -> pa.Table:
     """The columns of a pandas, polars or pyarrow frame."""
     table = frame if isinstance(frame, pa.Table) else pa.table(frame)
-    return table.drop_columns([n for n in table.column_names if n.startswith("__index_level_")])
+    return _gaps(table.drop_columns([n for n in table.column_names if n.startswith("__index_level_")]))
+
+
+def _gaps(table: pa.Table) -> pa.Table:
+    """The table in which texts that stand for a missing value are missing values."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            column = table.column(place)
+            gap = pc.is_in(column, pa.array(MISSING, field.type))
+            table = table.set_column(place, field.name, pc.if_else(gap, pa.scalar(None, field.type), column))
+    return table
 
 
 def read_file(path: Path) -> pa.Table:
@@ -46,9 +56,9 @@ def read_file(path: Path) -> pa.Table:
     name = path.name.lower()
     try:
         if name.endswith(".parquet"):
-            return pa_parquet.read_table(path)
+            return _gaps(pa_parquet.read_table(path))
         if "json" in name.removesuffix(".gz").rsplit(".", 1)[-1]:
-            return pa_json.read_json(path)
+            return _gaps(pa_json.read_json(path))
         return _read_csv(path, "\t" if ".tsv" in name else ",")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
@@ -88,7 +98,8 @@ def _csv(path: Path, delimiter: str, texts: bool = False) -> pa.Table:
 
 
 def _names(path: Path, delimiter: str) -> list[str]:
-    with pa_csv.open_csv(path, parse_options=pa_csv.ParseOptions(delimiter=delimiter)) as reader:
+    lenient = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda row: "skip")
+    with pa_csv.open_csv(path, parse_options=lenient) as reader:
         return list(reader.schema.names)
 
 

@@ -47,6 +47,11 @@ DEBIAN = Path("/usr/share/datasets")
 _FASHION_OPENING = bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5])  # its first labels; its files are named as MNIST's are
 
 
+def folders() -> list[Path]:
+    """The folders that FEDSTILL_DATA names."""
+    return [Path(p).expanduser() for p in os.environ.get(VARIABLE, "").split(os.pathsep) if p]
+
+
 @dataclass(frozen=True)
 class Hub:
     """A data set's place on Hugging Face, and the names of its columns."""
@@ -88,8 +93,7 @@ class Published:
         return f"Hugging Face {self.hub.repo}, downloaded at first use" if _hub_installed() else None
 
     def _on_disk(self, strict: bool) -> tuple[str, Callable[[], Arrays]] | None:
-        roots = [Path(p).expanduser() for p in os.environ.get(VARIABLE, "").split(os.pathsep) if p]
-        for root in roots:
+        for root in folders():
             if root.is_dir():
                 place = self._npz(root) or self._original(root)
                 if place is not None:

