@@ -6,9 +6,9 @@ from dataclasses import replace
 from statistics import fmean, median_low
 from typing import Any
 
-from fedstill.core.loop import turn
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import turn
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.run import one_thread
 from fedstill.experiment.stage import stage

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round, Transport, rounds
 from fedstill.core.method import Env, Method
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.metrics import domain_correlation, identification
@@ -144,7 +146,8 @@ def drive(
     for note in ready.notes:
         watcher.note(note)
     server = checkpoint.server if checkpoint else None
-    for done in rounds(plan.method, ready.env, link, lambda t: active(plan, t), plan.rounds, server, first):
+    sample = partial(active, plan)
+    for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
         row = examiner.row(done)
         rows.append(row)
         number = done.number + 1
@@ -199,7 +202,7 @@ class Examiner:
         for client, entry in self.link.states.entries.items():
             if self.personal.get(client, (-1,))[0] == entry.version:
                 continue
-            weights = self.plan.method.own(self.env, entry.read())
+            weights = self.plan.method.own(self.env, method_state(entry.read()))
             if weights is None:
                 return {}
             correct = self.exam.correct(self.env.module(weights, client))

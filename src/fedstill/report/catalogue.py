@@ -30,6 +30,7 @@ KINDS: dict[str, Registry[Any]] = {
     "partitions": partitions,
     "gathers": gathers,
     "attacks": attacks,
+    "wrappers": wrappers,
     "generators": generators,
 }
 
