@@ -47,7 +47,7 @@ def main() -> None:
     from fedstill.data import load
     from fedstill.experiment.config import experiment
     from fedstill.experiment.rundir import RunDir
-    from fedstill.flower.control import Hub, deploy
+    from fedstill.flower.control import HubClient, deploy
     from fedstill.flower.keys import make_certificates, make_key
     from fedstill.flower.setting import deployable
 
@@ -76,7 +76,7 @@ def main() -> None:
             words += ["--data", str(folder / f"{name}.npz"), "--state", str(folder / f"state-{name}")]
             processes.append(started(words, folder / f"{name}.log", "connected to"))
         plan = experiment({"method": {"name": "fedavg", "epochs": 1}, "clients": 3, "active": 1.0, "rounds": rounds})
-        with Hub(address, folder / "ca.crt", False, (folder / "hub" / "token").read_text()) as line:
+        with HubClient(address, folder / "ca.crt", False, (folder / "hub" / "token").read_text()) as line:
             began = time.perf_counter()
             home = deploy(line, "bench", deployable(plan).plain(), folder / "home", 60.0, lambda told: None)
             whole = time.perf_counter() - began

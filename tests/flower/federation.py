@@ -132,9 +132,9 @@ class Federation:
             process.wait(20)
 
     def hub(self) -> Any:
-        from fedstill.flower.control import Hub
+        from fedstill.flower.control import HubClient
 
-        return Hub(self.address, self.ca, not self.secure, (self.folder / "hub" / "token").read_text())
+        return HubClient(self.address, self.ca, not self.secure, (self.folder / "hub" / "token").read_text())
 
     def deploy(
         self, settings: Mapping[str, Any], tell: Callable[[Any], None] | None = None, wait: float = 60.0

@@ -49,9 +49,9 @@ def test_plain_text_is_refused(federation: Federation, tmp_path: Path) -> None:
 
 def test_control_takes_the_token(federation: Federation) -> None:
     """Without the token nobody starts a run, reads one, or registers a key; runs' names cannot climb out."""
-    from fedstill.flower.control import Hub
+    from fedstill.flower.control import HubClient
 
-    with Hub(federation.address, federation.ca, False, "guess") as stranger:
+    with HubClient(federation.address, federation.ca, False, "guess") as stranger:
         for ask in (stranger.runs, stranger.instance, lambda: stranger.register("x", b"")):
             with pytest.raises(UsageError, match="token is needed"):
                 ask()
