@@ -22,6 +22,7 @@ from fedstill.experiment.stage import stage
 from fedstill.parts.attacks import Attack
 
 EVERY = sorted(methods)
+FEDERATED = [name for name in EVERY if methods[name].federated]
 
 
 def last_state(path: Path) -> Any:
@@ -116,7 +117,7 @@ def _with(value: Any, path: list[str], tensor: torch.Tensor) -> Any:
     return replace(value, **{head: _with(getattr(value, head), rest, tensor)})
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", FEDERATED)
 @pytest.mark.parametrize("how", ["nan", "shape", "huge", "nonsense"])
 def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(name: str, how: str) -> None:
     plan, ready = staged(name, active=1.0, rounds=1)

@@ -114,6 +114,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """True for methods whose public set must be labelled with the data's own classes."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
+    federated: ClassVar[bool] = True
+    """False for the yardstick that has all clients' training samples in one place."""
 
     @abstractmethod
     def init_server(self, env: Env) -> S:

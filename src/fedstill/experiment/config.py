@@ -86,6 +86,8 @@ class Experiment(Value):
             raise UsageError(
                 f"models = {', '.join(self.models)}: {self.title} averages weights, so all clients need one model"
             )
+        if not self.method.federated:
+            self._in_one_place()
         if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
             raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
         if bool(self.malicious) != (self.attack is not None):
@@ -100,6 +102,15 @@ class Experiment(Value):
             what = "attack" if odd[0] is self.attack else "wrappers"
             raise UsageError(f"{what} = {plain(odd[0])['name']}: {odd[1]}")
 
+    def _in_one_place(self) -> None:
+        """Refuse what needs clients."""
+        if self.transport != "local":
+            raise UsageError(
+                f"transport = {self.transport}: {self.title} has all data in one place, it cannot be deployed"
+            )
+        if self.attack is not None:
+            raise UsageError(f"attack = {plain(self.attack)['name']}: {self.title} has no clients that could attack")
+
     @property
     def title(self) -> str:
         """The method's registered name."""
@@ -112,7 +123,9 @@ class Experiment(Value):
 
     @property
     def active_count(self) -> int:
-        """m = max(1, round(C·K))."""
+        """m = max(1, round(C·K)); 1 where all data are in one place."""
+        if not self.method.federated:
+            return 1
         return int(self.active) if self.active > 1 else max(1, round(self.active * self.clients))
 
     @property

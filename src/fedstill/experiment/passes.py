@@ -35,7 +35,7 @@ def passes(plan: Experiment) -> dict[str, float]:
         raise UsageError(f"{plan.title}: its turn has no batches to count")
     with one_thread():
         ready = stage(plan, Storage())
-        client = max(range(plan.clients), key=lambda k: ready.env.sizes[k])
+        client = max(range(ready.env.clients), key=lambda k: ready.env.sizes[k])
         method = replace(method, batch=min(method.batch, max(1, ready.env.sizes[client] // LONG)))
         server = method.init_server(ready.env.at(0))
         state = None

@@ -249,6 +249,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def active(plan: Experiment, t: int) -> list[int]:
     """The clients active in a round: m of K, uniformly, without replacement."""
+    if not plan.method.federated:
+        return [0]
     stream = rng.numpy_stream(plan.seed, "active", t)
     return sorted(int(k) for k in stream.choice(plan.clients, plan.active_count, replace=False))
 

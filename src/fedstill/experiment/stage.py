@@ -83,9 +83,13 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     untested = [k for k, local in enumerate(exam.local) if not len(local)]
     if untested:
         notes += (f"clients {', '.join(map(str, untested))} have no test samples: left out of FM and WLP",)
+    held = train
+    if not experiment.method.federated:
+        held = (np.sort(np.concatenate(train)),)
+        notes += (f"{experiment.title}: all {len(held[0])} training samples are in one place; this is no federation",)
     env = Env(
         seed=experiment.seed,
-        sizes=tuple(len(part) for part in train),
+        sizes=tuple(len(part) for part in held),
         classes=dataset.classes,
         shape=dataset.train.shape,
         build=builder(specs, dataset.train.shape, dataset.classes),
@@ -105,7 +109,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         if experiment.attack and client in malicious:
             place = experiment.malicious_clients.index(client)
             chain = forged(experiment.method, chain, experiment.attack.on(place))
-        return Party(dataset.train[train[client]], chain)
+        return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
     return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes)

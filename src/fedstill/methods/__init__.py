@@ -1,6 +1,7 @@
 """The methods, one file each; importing this registers them all."""
 
 from fedstill.methods.ccvr import CCVR
+from fedstill.methods.centralised import Centralised
 from fedstill.methods.dafkd import DaFKD
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddf import FedDF
@@ -17,6 +18,7 @@ from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
 from fedstill.methods.fedtkd import FedTKD
+from fedstill.methods.local import Local
 from fedstill.methods.moon import Moon
 from fedstill.methods.qffl import QFFL
 from fedstill.methods.scaffold import Scaffold
@@ -24,6 +26,7 @@ from fedstill.methods.scaffold import Scaffold
 __all__ = [
     "CCVR",
     "QFFL",
+    "Centralised",
     "DaFKD",
     "FedAvg",
     "FedDF",
@@ -41,6 +44,7 @@ __all__ = [
     "FedProx",
     "FedRAD",
     "FedTKD",
+    "Local",
     "Moon",
     "Scaffold",
 ]
