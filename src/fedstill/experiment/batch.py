@@ -22,11 +22,9 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.value import plain
-from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.run import Watcher, resume, start
-
-NEUTRAL = ("seed", "workers", "memory", "checkpoint_every", "deadline", "quarantine")
-"""Settings that are not part of a cell's name: they never change the bits, or (the seed) have a folder of their own."""
+from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.run import resume, start
+from fedstill.experiment.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,9 @@ class News:
 def job(plan: Experiment, out: Path) -> Job:
     """The job of an experiment: its folder under `out` says what runs, with a hash of all that decides its bits."""
     settings = plan.plain()
-    for name in ("data", "model", "public"):
-        if str(settings.get(name, "")).startswith("<"):
-            raise UsageError(f"{name}: runs in processes of their own need a name or a path, not an object")
-    same = {key: value for key, value in settings.items() if key not in NEUTRAL}
-    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:10]
+    for name in plan.objects:
+        raise UsageError(f"{name}: runs in processes of their own need a name or a path, not an object")
+    digest = hashlib.sha256(json.dumps(identity(settings, "seed"), sort_keys=True).encode()).hexdigest()[:10]
     alpha = plain(plan.partition).get("alpha")
     words = [plan.title, Path(str(plan.data)).stem[:24], *([f"a{alpha:g}"] if alpha else []), digest]
     return Job(replace(plan, workers="inline"), out / "-".join(words) / f"seed-{plan.seed}")

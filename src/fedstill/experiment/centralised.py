@@ -20,8 +20,8 @@ from fedstill.core.errors import UsageError
 from fedstill.core.record import State
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.drive import one_thread
 from fedstill.experiment.export import trained
-from fedstill.experiment.run import one_thread
 from fedstill.experiment.stage import Stage
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedkf import KnowledgeFusion

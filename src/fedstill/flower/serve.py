@@ -13,12 +13,14 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf
-from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.drive import drive, one_thread
+from fedstill.experiment.examine import row_of
 from fedstill.experiment.metrics import amp, fm, wlp
 from fedstill.experiment.result import Result
-from fedstill.experiment.run import Watcher, drive, one_thread, row_of
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
 from fedstill.flower.messages import Marks, checked_name
 from fedstill.flower.setting import Setting, checksum, deployable, public_set, settle
 from fedstill.flower.transport import FlowerTransport, Post, Roster
@@ -51,8 +53,9 @@ def serve(
 def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
     """The setting of a run that goes on: only its rounds may have become more."""
     before, now = dict(setting.experiment), dict(plan.plain())
-    for key in sorted((before.keys() | now.keys()) - {"clients", "active", "rounds", "deadline", "quarantine"}):
-        if before.get(key) != now.get(key):
+    old, new = (identity(settings, "clients", "active", "rounds") for settings in (before, now))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
             raise UsageError(
                 f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: take another --name"
             )

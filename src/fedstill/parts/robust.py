@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import fedstill.parts.identification  # noqa: F401 (says what follows from `trusted`)
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, record
 from fedstill.core.value import setting

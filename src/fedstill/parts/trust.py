@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softmax
 
+import fedstill.parts.identification  # noqa: F401 (says what follows from `trusted`)
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, record

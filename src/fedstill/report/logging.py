@@ -8,8 +8,8 @@ from typing import Any
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.result import METRICS
-from fedstill.experiment.run import Watcher
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:

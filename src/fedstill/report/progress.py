@@ -10,6 +10,7 @@ from typing import Any
 from fedstill.core.errors import FedstillError
 from fedstill.experiment import batch, estimate
 from fedstill.experiment.batch import Job, News
+from fedstill.experiment.config import identity
 
 EVERY = 10.0
 """Seconds between two lines on the same run."""
@@ -71,8 +72,7 @@ def forecast(cells: Sequence[tuple[str, Sequence[Job]]], at_once: int | None) ->
 def _kind(settings: Mapping[str, Any]) -> str:
     """What decides the time of a round: all but who holds what, who is malicious, and numbers that only weigh."""
     method = {name: value for name, value in settings["method"].items() if not isinstance(value, float)}
-    light = ("partition", "seed", "rounds", "attack", "malicious")
-    rest = {name: value for name, value in settings.items() if name not in light}
+    rest = identity(settings, "partition", "seed", "rounds", "attack", "malicious")
     return json.dumps({**rest, "method": method}, sort_keys=True)
 
 

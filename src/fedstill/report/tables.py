@@ -15,12 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.experiment.config import experiment
+from fedstill.experiment.config import experiment, identity
 from fedstill.experiment.result import Result
 
 METRICS = {"amp": "AMP ↑", "fm": "FM ↓", "wlp": "WLP ↑", "accuracy": "global test ↑"}
-NEUTRAL = ("seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every", "deadline", "quarantine")
-"""Settings in which runs of one group may differ."""
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
 
@@ -80,7 +78,7 @@ def groups(results: Sequence[Result]) -> list[list[Result]]:
     """Runs of the same experiment, seed apart, together; of each group those that have come furthest."""
     found: dict[str, list[Result]] = {}
     for result in results:
-        same = {k: v for k, v in complete(result.experiment).items() if k not in NEUTRAL}
+        same = identity(complete(result.experiment), "seed", reporting=False)
         found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
     return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in found.values()]
 
@@ -132,9 +130,11 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
 
 def label(settings: Mapping[str, Any], others: Sequence[Result]) -> str:
     """The method's name, with the settings in which runs of the same method differ."""
-    mine = _flat(complete(settings))
-    kin = [_flat(complete(o.experiment)) for o in others if _akin(o.experiment, settings)]
-    differ = sorted(k for k in mine if k not in NEUTRAL and any(o.get(k) != mine[k] for o in kin))
+    mine, *kin = (
+        _flat(identity(complete(known), "seed", reporting=False))
+        for known in (settings, *(o.experiment for o in others if _akin(o.experiment, settings)))
+    )
+    differ = sorted(k for k in mine if any(o.get(k) != mine[k] for o in kin))
     extra = ", ".join(f"{k.removeprefix('method.')}={_short(mine[k])}" for k in differ)
     return str(settings["method"]["name"]) + (f" ({extra})" if extra else "")
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from fedstill.core.value import changes
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.result import Result
-from fedstill.experiment.run import Watcher
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
 
 SHOWN = 12
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.drive import active
 from fedstill.experiment.result import METRICS
-from fedstill.experiment.run import active
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import html
 from fedstill.report.digest import finite

@@ -1,0 +1,101 @@
+"""The examiner: a round's line of metrics, from what the round left."""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fedstill.core.facts import Truth, derive
+from fedstill.core.loop import Round, Transport
+from fedstill.core.method import Env
+from fedstill.core.turn import method_state
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.stage import Stage
+
+
+class Examiner:
+    """Makes a round's line of metrics."""
+
+    def __init__(self, plan: Experiment, ready: Stage, link: Transport) -> None:
+        self.plan = plan
+        self.env = ready.env
+        self.exam = ready.exam
+        self.counts = ready.counts
+        self.link = link
+        self.personal: dict[int, tuple[int, float | None, float | None]] = {}
+
+    def row(self, done: Round) -> dict[str, Any]:
+        """Everything about a round, as plain numbers, text and lists."""
+        return row_of(self.plan, self.env, done, self.scores, self.counts)
+
+    def scores(self, done: Round) -> dict[str, Any]:
+        """Every model's metrics."""
+        env = self.env.at(done.number)
+        found: dict[str, Any] = {}
+        whose = self.plan.method.architectures(env, done.server)
+        for name, weights in self.plan.method.models(env, done.server).items():
+            correct = self.exam.correct(self.env.module(weights, whose.get(name)))
+            found[name] = dict(self.exam.scores(self.exam.local_accuracies(correct), self.exam.accuracy(correct)))
+            if self.plan.per_class:
+                found[name]["per_class"] = self.exam.per_class(correct)
+        trained = [(w, r.client) for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
+        if self.plan.per_class and found and trained:
+            after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
+            found[next(iter(found))]["per_class_after_training"] = after
+        return {**found, **self._own()}
+
+    def _own(self) -> dict[str, Any]:
+        """The clients' own models, examined when they have changed."""
+        for client, entry in self.link.states.entries.items():
+            if self.personal.get(client, (-1,))[0] == entry.version:
+                continue
+            weights = self.plan.method.own(self.env, method_state(entry.read()))
+            if weights is None:
+                return {}
+            correct = self.exam.correct(self.env.module(weights, client))
+            local = self.exam.local_accuracies(correct, [client])[0]
+            self.personal[client] = (entry.version, local, self.exam.accuracy(correct))
+        if not self.personal:
+            return {}
+        local_all = [self.personal.get(k, (0, None, None))[1] for k in range(self.env.clients)]
+        whole = {k: a for k, (_, _, a) in self.personal.items() if a is not None}
+        scores = dict(self.exam.scores(local_all, _mean(list(whole.values()))))
+        scores["accuracy_median"] = median(whole.values()) if whole else None
+        if self.plan.malicious:
+            scores["accuracy_honest"] = _mean([a for k, a in whole.items() if k not in self.plan.malicious_clients])
+        return {"personal": scores}
+
+
+def row_of(
+    plan: Experiment,
+    env: Env,
+    done: Round,
+    scores: Callable[[Round], dict[str, Any]],
+    counts: np.ndarray[Any, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything about a round, as plain numbers, text and lists.
+
+    `scores` examines the models; `counts` are the clients' training samples by class, where they are known.
+    """
+    began = time.perf_counter()
+    row: dict[str, Any] = {
+        "round": done.number + 1,
+        "active": sorted([r.client for r in done.replies] + list(done.missing)),
+        "missing": {str(k): why for k, why in done.missing.items()},
+        "models": {},
+        "bytes": done.bytes,
+        "client_seconds": {str(r.client): round(r.seconds, 4) for r in done.replies},
+    }
+    last = done.number + 1 == plan.rounds
+    if (done.number + 1) % plan.evaluate_every == 0 or last:
+        row["models"] = scores(done)
+    row["facts"] = dict(plan.method.facts(env.at(done.number), done.server))
+    derive(row, Truth(plan.malicious_clients, counts))
+    row["seconds"] = {**done.seconds, "evaluate": time.perf_counter() - began}
+    return row
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
