@@ -47,6 +47,8 @@ class Env:
     """How many classes the public set has where they are not the data's own; None where they are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     storage: Storage = field(default_factory=Storage)
+    guard: Any = None
+    """Who draws batches and makes learners where samples are protected (`parts.learner.Guard`); None: nobody."""
     round: int = 0
     client: int | None = None
 

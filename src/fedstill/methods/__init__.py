@@ -7,14 +7,17 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddf import FedDF
 from fedstill.methods.feddistill import FedDistill
 from fedstill.methods.feddistill_plus import FedDistillPlus
+from fedstill.methods.feddyn import FedDyn
 from fedstill.methods.fedftg import FedFTG
 from fedstill.methods.fedgen import FedGen
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
+from fedstill.methods.fedlc import FedLC
 from fedstill.methods.fedmd import FedMD
 from fedstill.methods.fedmgda_plus import FedMGDAPlus
 from fedstill.methods.fednova import FedNova
+from fedstill.methods.fedntd import FedNTD
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
 from fedstill.methods.fedtkd import FedTKD
@@ -32,14 +35,17 @@ __all__ = [
     "FedDF",
     "FedDistill",
     "FedDistillPlus",
+    "FedDyn",
     "FedFTG",
     "FedGKD",
     "FedGen",
     "FedHe",
     "FedKF",
     "FedKFMinus",
+    "FedLC",
     "FedMD",
     "FedMGDAPlus",
+    "FedNTD",
     "FedNova",
     "FedProx",
     "FedRAD",

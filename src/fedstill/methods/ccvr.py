@@ -45,6 +45,7 @@ class CCVR(Averaging):
     """FedAvg, and beside it, not fed back, w with a head calibrated on virtual features."""
 
     paper = "Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning, NeurIPS 2021"
+    private_learners = 1
     virtual: int = setting(100, ge=1, doc="virtual features for each class (M_c)")
     head_epochs: int = setting(10, ge=1, doc="passes over the virtual features")
     head_lr: float = setting(0.01, gt=0, doc="learning rate of the head")

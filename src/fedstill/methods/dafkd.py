@@ -20,7 +20,7 @@ from fedstill.parts.counsel import Contribution, Counsel
 from fedstill.parts.distil import Lesson, sent, server_slots
 from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
-from fedstill.parts.learner import LocalTraining, Optimizer, weights_of
+from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
 from fedstill.parts.losses import cross_entropy
 
 AUTHORS = {
@@ -65,6 +65,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     """Algorithm 1: adversarial training on the clients, ensemble distillation weighted by domain on the server."""
 
     paper = "Wang et al., DaFKD: Domain-aware Federated Knowledge Distillation, CVPR 2023"
+    private_learners = 1
     lr: float = setting(1e-3, gt=0, doc="learning rate of classifier and discriminator")
     epochs: int = setting(20, ge=1, doc="local epochs in a round, where local_steps is none")
     local_steps: int | None = setting(20, ge=1, doc="local steps in a round (E); none: epochs")
@@ -104,8 +105,11 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         pair, artist = self.learner(env, duel), self.artist(env, down.generator, self.weight_decay)
         stream = env.stream("noise")
         for x, y in self.batches(env, data, duel):
-            imagined = artist.module(*self.draw(env, self.batch, stream))[: len(x)].detach()
-            pair.step(self.joint_loss(env, duel, x, y, imagined, stream))
+            imagined = artist.module(*self.draw(env, self.batch, stream)).detach()
+            if pair.private:
+                pair.step(*self.separate_losses(pair, x, y, imagined))
+            else:
+                pair.step(self.joint_loss(env, duel, x, y, imagined[: len(x)], stream))
             if not self.theirs or env.round < 5:
                 duel.eval()  # generated samples alone do not move BatchNorm's statistics
                 scores = duel(artist.module(*self.draw(env, self.batch, stream)))[1]
@@ -125,6 +129,18 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         if self.theirs:  # the mean over real samples plus that over generated ones, and a penalty
             return loss + 2 * rivalry + 0.3 * gradient_penalty(duel, x, imagined, stream)
         return loss + rivalry
+
+    def separate_losses(self, pair: Learner, x: Tensor, y: Tensor, imagined: Tensor) -> tuple[Tensor, Tensor]:
+        """(9) in two, for protected samples: what real ones have a part in, and the generated half of L_adv."""
+        with pair.watched():
+            logits, real = pair.module(x)
+        generated = pair.module(imagined)[1]
+        private = cross_entropy(logits, y) + adversarial(real, generated[:0]) / 2
+        return private, adversarial(real[:0], generated) / 2
+
+    def mixing(self) -> str | None:
+        """The authors' penalty looks at points between real and generated samples."""
+        return "profile = authors mixes real and generated samples; set profile=paper" if self.theirs else None
 
     def server(self, env: Env, server: Distilled, replies: Sequence[Reply[Any]]) -> Distilled:
         """Lines 9–13: average, make samples, weigh the clients on each of them, distil."""

@@ -43,6 +43,7 @@ class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
     """Teacher: the mean of the clients' logits on proxy samples; one student for each architecture."""
 
     paper = "Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020"
+    private_learners = 1
     needs_public = True
     one_architecture = False
     mode: Literal["weights", "logits"] = setting("weights", doc="logits: FedTKD's form, clients send logits only")

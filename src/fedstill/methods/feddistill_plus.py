@@ -60,6 +60,7 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
     """CE plus γ KL to the softmax of the global mean logits of the sample's class."""
 
     paper = "Jeong et al., Federated Distillation and Augmentation under Non-IID Private Data, 2018"
+    private_learners = 1
     one_architecture = False  # of each instance: whether it shares weights
     share_weights: bool = setting(True, doc="also average weights; false: class logits only, networks may differ")
     gamma: float = setting(1.0, ge=0, doc="weight of the distillation")

@@ -43,6 +43,7 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
     """CE + γ/2 KL(teacher ‖ student) on local data, from the second round; γ = 0 is FedAvg."""
 
     paper = "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, 2024"
+    private_learners = 1
     gamma: float = setting(0.2, ge=0, doc="weight of the distillation (γ)")
     buffer: int = setting(5, ge=1, doc="how many global models teach")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")

@@ -50,6 +50,7 @@ class FedHe(LocalTraining, Method[ClassWisdom, Private, ClassWisdom, MeanLogits]
     """CE + α MSE to the global mean logits of the sample's class."""
 
     paper = "Chan and Ngai, FedHe: Heterogeneous Models and Communication-Efficient Federated Learning, MSN 2021"
+    private_learners = 1
     one_architecture = False
     lr: float = setting(1e-3, gt=0, doc="learning rate of the clients")
     epochs: int = setting(1, ge=1, doc="local epochs in a round (E)")

@@ -51,6 +51,7 @@ class KnowledgeFusion(Averaging):
     paper = (
         "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
     )
+    private_learners = 1
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
@@ -95,7 +96,7 @@ class KnowledgeFusion(Averaging):
             wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
             if artist is not None:
                 artist.step(self.generator_loss(env, wisdom, features, student, imagined))
-            student.step(self.student_loss(student.module, x, y, imagined.detach(), wisdom.detach()))
+            student.step(*self.student_loss(student, x, y, imagined.detach(), wisdom.detach()))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
         if artist is None:
             return Imagination({}, {}, kept), upload
@@ -128,16 +129,22 @@ class KnowledgeFusion(Averaging):
             entropy = 1 + entropy / math.log(env.classes)
         loss = entropy + self.lambda1 * one_hot(wisdom) + self.lambda2 * activation(features)
         if self.profile == "authors" and env.shape[0] == 3:  # also look for what the student does not know yet
-            loss = loss - self.gamma * kl(wisdom, student(imagined))
+            loss = loss - self.gamma * kl(wisdom, student.freely(imagined))
         return loss
 
-    def student_loss(self, module: nn.Module, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor) -> Tensor:
-        """(8) L = L_CE + γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
-            real, fancied = module(x), module(imagined)
+    def student_loss(
+        self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(8) L_CE and γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
+        if student.private or any(isinstance(p, nn.modules.batchnorm._BatchNorm) for p in student.module.modules()):
+            real, fancied = student(x), student.freely(imagined)
         else:  # nothing in the module mixes samples: one pass serves both
-            real, fancied = module(torch.cat([x, imagined])).split([len(x), len(imagined)])
-        return cross_entropy(real, y) + self.gamma * kl(wisdom, fancied)
+            real, fancied = torch.split(student(torch.cat([x, imagined])), [len(x), len(imagined)])
+        return cross_entropy(real, y), self.gamma * kl(wisdom, fancied)
+
+    def private_steps(self, env: Env, count: int) -> int:
+        """As many as `pace` gives; imagined samples cost nothing."""
+        return self.pace(env).steps(count)
 
     def pace(self, env: Env) -> "KnowledgeFusion":
         """The authors give every client the same number of steps; the paper gives it E epochs of its own data."""

@@ -41,8 +41,8 @@ class FedMD(LogitExchange):
         if turns == 0 and self.pretrain:
             every = torch.arange(len(env.public))
             for logits, labels, _ in self.lessons(env, learner, every, self.pretrain, purpose="pretraining"):
-                learner.step(cross_entropy(logits, labels))
+                learner.step(free=cross_entropy(logits, labels))
         if down.logits is not None and down.index is not None:
             consensus = down.logits.to(env.device)
             for logits, _, at in self.lessons(env, learner, down.index, self.digest):
-                learner.step((logits - consensus[at]).abs().mean())
+                learner.step(free=(logits - consensus[at]).abs().mean())

@@ -35,6 +35,7 @@ class FedNova(Averaging):
         "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, "
         "NeurIPS 2020"
     )
+    private_learners = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -37,6 +37,7 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
     """Algorithm 1: both models are trained together; the trained copy of the global model is uploaded."""
 
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
+    private_learners = 2
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
     lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")
@@ -83,6 +84,10 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
             copy.step(for_copy)
         kept, upload = self.gather.outgoing(env, state.kept, copy.weights)
         return Local(local.weights, local.memory, kept), upload
+
+    def mixing(self) -> str | None:
+        """L_RKD compares pairs of samples."""
+        return "relational = true compares pairs of samples; set relational=false" if self.relational else None
 
     def alpha(self, env: Env) -> float:
         """α of this round (EDA)."""

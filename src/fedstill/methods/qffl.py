@@ -34,6 +34,7 @@ class QFFL(Averaging):
     """q-FedAvg: w ← w − ΣΔ_k / Σh_k; q = 0 is the plain mean of the clients' weights."""
 
     paper = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020"
+    private_learners = 1
     q: float = setting(1e-4, ge=0, doc="how much more a high loss counts (q)")
 
     def __post_init__(self) -> None:

@@ -60,6 +60,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
     """Algorithm 1 with option II; steps along g − c_i + c, so the drift of c_i's gradients cancels."""
 
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
+    private_learners = 1
     server_lr: float = setting(1.0, gt=0, doc="step size of the server (η_g)")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
 
@@ -90,8 +91,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         steer = [(down.control[n] - state.control[n]).to(env.device) for n in names]
         steps = 0
         for x, y in self.batches(env, data, learner.module):
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
-            learner.apply(tuple(torch._foreach_add(gradients, steer)))
+            learner.step(cross_entropy(learner(x), y), shift=steer)
             steps += 1
         weights = learner.weights
         if not steps:
