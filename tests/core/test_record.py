@@ -84,7 +84,7 @@ def test_junk_is_refused(junk: bytes) -> None:
 
 def test_a_foreign_type_is_refused() -> None:
     data = dumps(Leaf(torch.ones(1)))
-    with pytest.raises(FedstillError, match="unknown type 'Leak'"):
+    with pytest.raises(FedstillError, match="unknown type 'test_record:Leak'"):
         loads(data.replace(b"Leaf", b"Leak"))
     with pytest.raises(TypeError, match="cannot be part of a record"):
         dumps(Tree(None, {"function": print}, ()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -38,7 +39,8 @@ def drive(
     for note in ready.notes:
         watcher.note(note)
     server = checkpoint.server if checkpoint else None
-    for done in rounds(plan.method, ready.env, link, lambda t: active(plan, t), plan.rounds, server, first):
+    sample = partial(active, plan)
+    for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
         row = examiner.row(done)
         rows.append(row)
         number = done.number + 1

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from fedstill.core.errors import DataError, UsageError
-from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party
 from fedstill.data import Dataset, Samples, load
 from fedstill.data.summary import Summary, agreed, common_classes, pooled
 from fedstill.experiment.config import Experiment, experiment
