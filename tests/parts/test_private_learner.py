@@ -7,10 +7,10 @@ from torch.nn.functional import cross_entropy
 
 pytest.importorskip("opacus")
 
-from fedstill.core.errors import UsageError  # noqa: E402
-from fedstill.models import initial  # noqa: E402
-from fedstill.parts.learner import Learner  # noqa: E402
-from fedstill.parts.private_learner import PrivateLearner, SampleGuard  # noqa: E402
+from fedstill.core.errors import UsageError
+from fedstill.models import initial
+from fedstill.parts.learner import Learner
+from fedstill.parts.private_learner import PrivateLearner, SampleGuard
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # opacus' own, on import
 
@@ -32,7 +32,9 @@ def parameters(module: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in module.parameters()]
 
 
-@pytest.mark.parametrize(("name", "shape"), [("lenet5", (1, 28, 28)), ("mlp", (1, 8, 8)), ("resnet8-slim", (3, 32, 32))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("lenet5", (1, 28, 28)), ("mlp", (1, 8, 8)), ("resnet8-slim", (3, 32, 32))]
+)
 def test_without_noise_and_clipping_the_step_is_sgds_own(name: str, shape: tuple[int, int, int]) -> None:
     """Also for networks in channels-last layout and with ReLUs that write over their input."""
     x, y = torch.randn(5, *shape), torch.arange(5)

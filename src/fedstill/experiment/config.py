@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +10,9 @@ from types import FunctionType
 from typing import Any, Literal
 
 import fedstill.methods
+import fedstill.parts.privacy
 import fedstill.parts.robust  # noqa: F401
+from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.turn import Wrapper, forged, misfit
@@ -117,6 +120,10 @@ class Experiment(Value):
         gather = getattr(self.method, "gather", None)
         if gather is not None and (wrong := gather.misfit(self.method)):
             raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
+        if self.wrappers:
+            turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
+            run = (self.clients, self.active_count, self.rounds, max(turns.values()))
+            object.__setattr__(self, "wrappers", tuple(wrapper.settled(*run) for wrapper in self.wrappers))
         chain = self.wrappers if self.attack is None else forged(self.method, self.wrappers, self.attack)
         if odd := misfit(self.method, chain):
             what = "attack" if odd[0] is self.attack else "wrappers"
@@ -147,6 +154,13 @@ class Experiment(Value):
         if not self.method.federated:
             return 1
         return int(self.active) if self.active > 1 else max(1, round(self.active * self.clients))
+
+    def active_in(self, round: int) -> list[int]:
+        """The clients active in a round: m of K, uniformly, without replacement."""
+        if not self.method.federated:
+            return [0]
+        stream = rng.numpy_stream(self.seed, "active", round)
+        return sorted(int(k) for k in stream.choice(self.clients, self.active_count, replace=False))
 
     @property
     def malicious_clients(self) -> tuple[int, ...]:

@@ -15,7 +15,17 @@ from scipy.optimize import brentq
 from fedstill.core.errors import UsageError
 from fedstill.core.record import record
 
-ORDERS = (1.5, 1.75, *(x / 4 for x in range(8, 20)), *(x / 2 for x in range(10, 20)), *range(10, 64), 128, 256, 512, 1024)
+ORDERS = (
+    1.5,
+    1.75,
+    *(x / 4 for x in range(8, 20)),
+    *(x / 2 for x in range(10, 20)),
+    *range(10, 64),
+    128,
+    256,
+    512,
+    1024,
+)
 """Rényi orders: coarser below 5 than dp-accounting's own, which cost four times as much for the same ε to 0.1 %."""
 WHOLE_ORDERS = (*range(2, 24), *range(24, 64, 4), 64, 128, 256)
 """Orders for sampling without replacement, where fractions are interpolated and each order costs more."""

@@ -102,8 +102,9 @@ class PrivateSamples(Wrapper):
         def private(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
             budget, inner = apart(state)
             budget = budget or Budget((), 0.0, 0)
-            if not len(data):
-                return turn(env, state, down, data)
+            if not len(data):  # nothing to protect, and nothing to draw from
+                inner, upload = turn(env, inner, down, data)
+                return Beside(budget, inner), upload
             costs = self.plan(method, env, len(data))
             releases = added(budget.releases, costs)
             spent = sample_epsilon(releases, self.delta)
@@ -116,6 +117,12 @@ class PrivateSamples(Wrapper):
             return Beside(Budget(releases, spent, budget.turns + 1), inner), upload
 
         return private
+
+    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
+        """ε that each client of the round has spent so far, at δ."""
+        budgets = {client: budget_of(state) for client, state in states.items()}
+        spent = {str(client): budget.epsilon for client, budget in budgets.items() if budget}
+        return {"epsilon_spent": spent, "delta": self.delta}
 
     def seed(self, env: Env, down: Any, data: Any) -> int:
         """The seed of a turn's noise.

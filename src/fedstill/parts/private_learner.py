@@ -130,7 +130,7 @@ class PrivateLearner(Learner):
                 torch.optim.SGD(used, lr=1.0),
                 noise_multiplier=self.guard.noise,
                 max_grad_norm=self.guard.clip,
-                expected_batch_size=self.guard.expected,  # type: ignore[arg-type]  # n·q need not be whole
+                expected_batch_size=self.guard.expected,  # n·q, which need not be whole
                 generator=self.guard.noise_stream,
             )
         return self._shields[key]
@@ -161,6 +161,8 @@ def refusal(module: nn.Module) -> str | None:
         return "needs opacus and dp-accounting; pip install 'fedstill[privacy]'"
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            return f"{name} is a {type(part).__name__}, which mixes samples; take a -gn model (see `fedstill ls models`)"
+            return (
+                f"{name} is a {type(part).__name__}, which mixes samples; take a -gn model (see `fedstill ls models`)"
+            )
     found = ModuleValidator.validate(module, strict=False)
     return None if not found else str(found[0]).splitlines()[0]
