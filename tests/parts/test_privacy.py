@@ -24,8 +24,6 @@ from fedstill.parts.accounting import sample_epsilon
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.privacy import NOT_COVERED, PrivateSamples, budget_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # opacus' own, on import
-
 PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) and methods[name].private_learners]
 
 

@@ -12,8 +12,6 @@ from fedstill.models import initial
 from fedstill.parts.learner import Learner
 from fedstill.parts.private_learner import PrivateLearner, SampleGuard
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # opacus' own, on import
-
 
 def guarded(module: nn.Module, noise: float = 0.0, clip: float = 1e9, expected: float = 1.0) -> PrivateLearner:
     guard = SampleGuard(noise, clip, 7, torch.device("cpu"))

@@ -5,6 +5,7 @@ per-sample gradients (clipped to `clip`, summed, noised with σ·clip, divided b
 gradient of free losses as it is. Batches it draws are Poisson samples, as the accountant assumes.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -94,10 +95,12 @@ class PrivateLearner(Learner):
     ) -> None:
         """One optimiser step: the private gradient clipped and noised, the free one as it is."""
         total: list[Tensor | None] = [None] * len(self.parameters)
-        if free is not None:
-            total = list(torch.autograd.grad(free, self.parameters, allow_unused=True))
-        if private is not None:
-            total = [_sum(a, b) for a, b in zip(self._noisy(private), total, strict=True)]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")  # the first layer has no inputs
+            if free is not None:
+                total = list(torch.autograd.grad(free, self.parameters, allow_unused=True))
+            if private is not None:
+                total = [_sum(a, b) for a, b in zip(self._noisy(private), total, strict=True)]
         if shift is not None:
             total = [_sum(g, pull * s) for g, s in zip(total, shift, strict=True)]
         self.apply(total)
