@@ -9,7 +9,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -114,6 +114,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     needs_public: ClassVar[bool] = False
     same_classes: ClassVar[bool] = False
     """True for methods whose public set must be labelled with the data's own classes."""
+    server_sums: ClassVar[Literal["samples", "plain"] | None] = None
+    """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
     federated: ClassVar[bool] = True
