@@ -98,7 +98,8 @@ class Reply(Generic[U_co]):
     """A client's answer to a download: its upload, or why there is none."""
 
     client: int
-    samples: int
+    samples: float
+    """How much it counts: its number of samples, or the mean of all clients' where they are to count alike."""
     upload: U_co
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None

@@ -119,7 +119,8 @@ class PrivateClients(Wrapper):
         total = torch.stack([vector(reply.upload) for reply in good]).sum(0)
         if not self.shared:
             total = total + self.draw(env, self.std, len(total), [reply.upload for reply in good])
-        means = iter(shared(good, total / len(good), [1] * len(good)))
+        alike = sum(env.sizes) / env.clients
+        means = iter(shared(good, total / len(good), [alike] * len(good)))
         return [reply if reply.error else next(means) for reply in replies]
 
     def draw(self, env: Env, std: float, count: int, sent: Sequence[Any]) -> Tensor:

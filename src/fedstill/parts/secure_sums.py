@@ -135,7 +135,7 @@ class SecureSums(Wrapper):
             why = f"secure sums: {error}; the round is given up"
             return [replace(reply, upload=None, error=reply.error or why) for reply in replies]
         mean = torch.from_numpy(found / sum(weights.values()))
-        counts = [reply.samples if self.by_samples else 1 for reply in good]
+        counts = [reply.samples if self.by_samples else sum(env.sizes) / env.clients for reply in good]
         means = iter(shared(good, mean, counts))
         return [reply if reply.error else next(means) for reply in replies]
 

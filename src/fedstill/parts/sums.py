@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
 from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod
@@ -29,7 +28,11 @@ def not_sums(method: AnyMethod, upload: type) -> str | None:
         if f.metadata["carries"] not in (*ADDITIVE, Carries.VERSION):
             return f"clients of this method also send {f.metadata['carries']}, which is not summed"
     gather = gather_of(method)
-    if gather is None or isinstance(gather, Everyone) or (isinstance(gather, Remember) and gather.slots == "client"):
+    if gather is None or isinstance(gather, Everyone):
+        return None
+    if method.server_sums == "plain":
+        return "clients of this method count alike, in a gather by samples; must be gather = everyone"
+    if isinstance(gather, Remember) and gather.slots == "client":
         return None
     return "the gather looks at single uploads; must be everyone, or remember with slots = client"
 
@@ -37,12 +40,10 @@ def not_sums(method: AnyMethod, upload: type) -> str | None:
 def summing(method: AnyMethod) -> AnyMethod:
     """The method with T1's slots on the clients, where it would keep them on the server; without T1 if it cannot."""
     gather = gather_of(method)
-    if method.server_sums is None or not isinstance(gather, Remember) or gather.slots == "client":
+    if method.server_sums is None or not isinstance(gather, Remember):
         return method
-    try:
-        return replace(method, gather=replace(gather, slots="client"))  # type: ignore[call-arg]
-    except UsageError:
-        return replace(method, gather=Everyone())  # type: ignore[call-arg]
+    kept = replace(gather, slots="client") if method.server_sums == "samples" else Everyone()
+    return replace(method, gather=kept)  # type: ignore[call-arg]
 
 
 def gather_of(method: AnyMethod) -> Gather | None:
@@ -105,7 +106,7 @@ def origin(upload: Any, down: Any) -> Tensor:
     return torch.cat(pieces)
 
 
-def shared(replies: Sequence[Reply[Any]], mean: Tensor, samples: Sequence[int]) -> list[Reply[Any]]:
+def shared(replies: Sequence[Reply[Any]], mean: Tensor, samples: Sequence[float]) -> list[Reply[Any]]:
     """The replies, each with the mean for its upload, and counting with `samples`."""
     return [
         replace(reply, upload=rebuilt(reply.upload, mean), samples=count)
