@@ -11,6 +11,7 @@ from fedstill.core.errors import DataError, RunError, UsageError, unknown
 from fedstill.core.turn import method_state
 from fedstill.experiment.config import experiment
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage, stage
 
 
@@ -40,8 +41,6 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
 
 def _deployed(folder: RunDir) -> Stage:
     """The stage of a run whose data stayed on their sites."""
-    from fedstill.flower.setting import Setting
-
     return Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
 
 
