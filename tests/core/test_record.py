@@ -137,7 +137,6 @@ def test_two_records_of_the_package_may_not_share_a_name_and_others_are_called_b
     assert type(loads(dumps(own()))) is own
 
 
-
 def test_the_header_is_json_anyone_can_read() -> None:
     data = dumps(Leaf(torch.ones(1), 5))
     length = int.from_bytes(data[:8], "little")
