@@ -1,15 +1,19 @@
 """What a run gives back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedstill.core.registry import Registry
 from fedstill.core.rng import numpy_stream
 from fedstill.experiment.health import Health
 from fedstill.experiment.metrics import mixtures, rounds_to
 from fedstill.experiment.rundir import RunDir
+
+views: Registry[Callable[..., Any]] = Registry("view of a result")
+"""How people look at results: whoever shows them registers here, so that running knows nothing of showing."""
 
 METRICS = ("amp", "fm", "wlp", "accuracy")
 
@@ -124,15 +128,11 @@ class Result:
 
     def plot(self, *metrics: str) -> Any:
         """A matplotlib figure with a panel for each metric (amp, fm, wlp, accuracy; all when none is named)."""
-        from fedstill.report.plots import curves
-
-        return curves(self, metrics)
+        return views["curves"](self, metrics)
 
     def _repr_html_(self) -> str:
         """The result as a notebook shows it."""
-        from fedstill.report.notebook import table
-
-        return table(self)
+        return str(views["notebook"](self))
 
     def summary(self) -> dict[str, Any]:
         """The result as one JSON document."""

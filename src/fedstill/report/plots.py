@@ -20,7 +20,7 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
 from fedstill.experiment.config import experiment
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.report.partition import partition_figure
@@ -160,6 +160,7 @@ def malicious_clients(result: Result) -> list[int]:
         return []
 
 
+@views.register("curves")
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
     for metric in metrics:

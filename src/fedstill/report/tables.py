@@ -78,7 +78,7 @@ def groups(results: Sequence[Result]) -> list[list[Result]]:
     """Runs of the same experiment on the same data, seed apart, together; of each group those that came furthest."""
     found: dict[str, list[Result]] = {}
     for result in results:
-        same = identity(complete(result.experiment), "seed", "fingerprint", reporting=False)
+        same = identity(complete(result.experiment), "seed", reporting=False)
         found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
     alike = [group for members in found.values() for group in _by_data(members)]
     return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
