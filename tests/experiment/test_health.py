@@ -99,6 +99,7 @@ def test_patience_by_hand() -> None:
     assert exhausted(amps(0.1, 0.6, 0.5, 0.6), 3) == ""
     assert exhausted(amps(float("nan"), 0.1), 1) == ""
     assert exhausted(amps(0.2, 0.1), None) == ""
+    assert exhausted(amps(0.2, 0.1), 1, sign=-1) == "", "less is better"
 
 
 def test_a_run_without_patience_stops_in_the_same_round_whether_resumed_or_not(runs: Path) -> None:

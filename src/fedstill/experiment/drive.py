@@ -11,6 +11,7 @@ from fedstill.core.errors import RunError
 from fedstill.core.loop import Round, Transport, rounds
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.health import Health, cause
+from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result, principal
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage
@@ -62,10 +63,15 @@ def _told(plan: Experiment, rows: list[dict[str, Any]], watcher: Watcher) -> str
         watcher.round(rows[-1])
     except StopRun as wish:
         return str(wish) or "stopped by a watcher"
-    return exhausted(rows, plan.patience)
+    return exhausted(rows, plan.patience, direction(plan))
 
 
-def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None) -> str:
+def direction(plan: Experiment) -> int:
+    """1 where a larger AMP is better, -1 where a smaller one is (of a loss, say)."""
+    return next(shown.direction for shown in Scorer.of(plan.metric, plan.metrics).shown if shown.key == "amp")
+
+
+def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None, sign: int = 1) -> str:
     """Why a run has no patience left, from its lines alone: so a run that was resumed stops in the same round.
 
     >>> rows = [{"round": t, "models": {"overall": {"amp": amp}}} for t, amp in enumerate([0.2, 0.5, 0.4, 0.5])]
@@ -77,7 +83,7 @@ def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None) -> str:
         return ""
     model = principal(evaluated[-1]["models"])
     curve = [row["models"].get(model, {}).get("amp") for row in evaluated]
-    known = [float("-inf") if amp is None or amp != amp else float(amp) for amp in curve]
+    known = [float("-inf") if amp is None or amp != amp else sign * float(amp) for amp in curve]
     best = max(range(len(known)), key=known.__getitem__)
     if len(known) - 1 - best < patience:
         return ""

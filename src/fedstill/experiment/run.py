@@ -12,7 +12,7 @@ from fedstill.core.method import Method
 from fedstill.core.shelf import Storage
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
-from fedstill.experiment.drive import active, drive, ended, exhausted, one_thread
+from fedstill.experiment.drive import active, direction, drive, ended, exhausted, one_thread
 from fedstill.experiment.examine import Examiner
 from fedstill.experiment.link import transport
 from fedstill.experiment.lock import writing
@@ -60,6 +60,7 @@ def start(
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
+        folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
         return _follow(plan, ready, folder, None, together(watcher))
 
 
@@ -92,7 +93,7 @@ def _resumed(folder: RunDir, watcher: Watcher, more: Mapping[str, Any], given: M
     needed = [name for name in given_as_objects(settings) if name not in given]
     plan = experiment({**settings, **changed, **given})
     _here(plan)
-    stopped = exhausted(rows[:done], plan.patience) if len(rows) >= done else ""
+    stopped = exhausted(rows[:done], plan.patience, direction(plan)) if len(rows) >= done else ""
     if checkpoint and len(rows) >= done and (stopped or done >= plan.rounds):
         for note in (*notes, f"finished: all {done} rounds are done" if not stopped else f"finished: {stopped}"):
             watcher.note(note)
