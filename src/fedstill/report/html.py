@@ -19,6 +19,8 @@ from fedstill.report.digest import Series, digest, series_of
 PICTURES, PATIENCE = 16, 4.0
 """So many pictures at most, and so many seconds to begin them in: each costs time and space."""
 
+MARK = '<meta name="generator" content="fedstill">'
+"""Every page holds this, near its top: what does not is somebody else's."""
 _LINKS = {
     "lead": "",
     "summary": "Summary",
@@ -49,10 +51,18 @@ def write(text: str, out: Path) -> None:
     """Write a page, all of it or nothing."""
     if out.is_dir():
         raise UsageError(f"{out}: is a folder; name a file, like report.html")
+    if out.exists() and not is_page(out):
+        raise UsageError(f"{out}: holds something that is not a page of fedstill; choose another name")
     try:
         write_file(out, text.encode())
     except OSError as error:
         raise UsageError(f"{out}: cannot write ({error.strerror or error})") from None
+
+
+def is_page(file: Path) -> bool:
+    """Was this file made by us? Then it may be written again."""
+    head = file.read_bytes()[:4000]
+    return not head or MARK.encode() in head
 
 
 def page(
@@ -71,7 +81,7 @@ def page(
     parts = {
         "title": escape(title),
         "subtitle": escape(_subtitle(list({id(r): r for line in series for r in line.runs}.values()))),
-        "notes": sections.notes(notes),
+        "notes": sections.verdict(series) + sections.notes(notes),
         "lead": lead,
         "summary": sections.summary(series),
         "charts": asset("charts.html"),
@@ -89,6 +99,7 @@ def page(
 def fill(parts: Mapping[str, str], links: Mapping[str, str]) -> str:
     """The page's frame, filled; parts that are not given stay empty."""
     known = {
+        "mark": MARK,
         "css": asset("page.css"),
         "version": fedstill.__version__,
         "date": time.strftime("%Y-%m-%d %H:%M"),

@@ -7,8 +7,12 @@ from typing import Any
 
 from fedstill.experiment.metrics import Shown
 from fedstill.report import plots, tables
+from fedstill.report import verdict as verdicts
 from fedstill.report.digest import Series
 from fedstill.report.terminal import size
+
+CHAPTERS = 4
+"""Of so many chapters, at most, the page's opening speaks."""
 
 
 def section(name: str, title: str, *content: str, about: str = "") -> str:
@@ -54,6 +58,21 @@ def notes(lines: Sequence[str], most: int = 12) -> str:
         return ""
     shown = [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
     return f'<div class="note" role="note"><ul>{"".join(f"<li>{escape(line)}</li>" for line in shown)}</ul></div>'
+
+
+def verdict(series: Sequence[Series]) -> str:
+    """What the numbers say, in plain sentences, and what the kinds of models are."""
+    out = []
+    chapters = list(dict.fromkeys(line.chapter for line in series))
+    for chapter in chapters[:CHAPTERS]:
+        inside = [line for line in series if line.chapter == chapter]
+        rows = [tables.summary(line.runs, line.model, line.group) for line in inside]
+        said = " ".join(verdicts.sentences(rows, tables.metrics_of(r for line in inside for r in line.runs)))
+        where = f"<b>{escape(chapter)}</b>: " if len(chapters) > 1 else ""
+        out.append(f"<p>{where}{escape(said)}</p>")
+    kinds = verdicts.glossary([line.model for line in series])
+    words = f'<p class="about">Kinds of models. {escape(kinds)}.</p>' if kinds else ""
+    return f'<div class="verdict">{"".join(out)}{words}</div>'
 
 
 def summary(series: Sequence[Series]) -> str:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import fmean
@@ -132,7 +133,7 @@ def page(title: str) -> str:
     """The live page: the report's looks, fed by the server it came from."""
     text = html.asset("watch.html")
     for name, part in {
-        "title": title,
+        "title": escape(title),
         "css": html.asset("page.css"),
         "js": _scripts(("charts.js", "watch.js", "shell.js")),
     }.items():
