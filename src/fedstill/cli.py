@@ -289,4 +289,9 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
         return 1 if isinstance(error, RunError) else 2
 
 
-from fedstill import cli_demo, cli_deploy, cli_reports  # noqa: E402, F401 (their commands join the app, after these)
+from fedstill import (  # noqa: E402 (their commands join the app, after these)
+    cli_demo,  # noqa: F401
+    cli_deploy,  # noqa: F401
+    cli_reports,  # noqa: F401
+    cli_results,  # noqa: F401
+)
