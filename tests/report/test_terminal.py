@@ -58,9 +58,10 @@ def test_a_tall_screen_shows_more_rounds(height: int, rounds: int) -> None:
 
 
 def test_names_from_outside_are_neither_markup_nor_commands_to_the_terminal(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site, run, class or data set may be called `[red]x` or hold an escape sequence: it is printed, not obeyed."""
+    monkeypatch.setenv("COLUMNS", "160")
     bad = "[red]x[/] \x1b[2J"
     live = Live()
     live.console = Console(file=io.StringIO(), force_terminal=True, width=100)

@@ -151,7 +151,7 @@ def show_result(result: Result) -> None:
     table = Table(title=None, box=None, pad_edge=False)
     amp = result.metric("amp")
     for column in ("model", *(m.heading for m in result.metrics), "worst client", f"best {amp.title}", "at round"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+        table.add_column(column, justify="left" if column == "model" else "right", overflow="fold")
     for name in result.models:
         last, best, worst = result.last(name), result.best(name), result.worst(name)
         cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
