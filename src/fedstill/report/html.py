@@ -22,6 +22,7 @@ PICTURES, PATIENCE = 16, 4.0
 MARK = '<meta name="generator" content="fedstill">'
 """Every page holds this, near its top: what does not is somebody else's."""
 _LINKS = {
+    "health": "Health",
     "lead": "",
     "summary": "Summary",
     "curves": "Curves",
@@ -78,10 +79,13 @@ def page(
     data = digest(series)
     figures, unpainted = _pictures(series)
     notes = [*notes, *_words(series), *unpainted]
+    results = list({id(r): r for line in series for r in line.runs}.values())
+    health = sections.health(results)
     parts = {
         "title": escape(title),
-        "subtitle": escape(_subtitle(list({id(r): r for line in series for r in line.runs}.values()))),
+        "subtitle": escape(_subtitle(results)),
         "notes": sections.verdict(series) + sections.notes(notes),
+        "health": health,
         "lead": lead,
         "summary": sections.summary(series),
         "charts": asset("charts.html"),
@@ -91,7 +95,7 @@ def page(
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
         "js": asset("charts.js") + asset("page.js") + asset("shell.js"),
     }
-    there = {"lead": lead, "pictures": figures, "trust": any("trust" in run for run in data["runs"])}
+    there = {"health": health, "lead": lead, "pictures": figures, "trust": any("trust" in run for run in data["runs"])}
     links = {target: name or lead_name for target, name in _LINKS.items() if there.get(target, True)}
     return fill(parts, links)
 

@@ -5,12 +5,16 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
+from fedstill.experiment.health import KINDS as HEALTH
 from fedstill.experiment.metrics import Shown
+from fedstill.experiment.result import Result
 from fedstill.report import plots, tables
 from fedstill.report import verdict as verdicts
 from fedstill.report.digest import Series
 from fedstill.report.terminal import size
 
+ILL = 5
+"""So many rounds of a run, at most, are told of one by one."""
 CHAPTERS = 4
 """Of so many chapters, at most, the page's opening speaks."""
 
@@ -73,6 +77,26 @@ def verdict(series: Sequence[Series]) -> str:
     kinds = verdicts.glossary([line.model for line in series])
     words = f'<p class="about">Kinds of models. {escape(kinds)}.</p>' if kinds else ""
     return f'<div class="verdict">{"".join(out)}{words}</div>'
+
+
+def health(results: Sequence[Result]) -> str:
+    """Whose replies were not used, and in which runs: a table with the sum and the rounds; empty when all were."""
+    body = []
+    for result in results:
+        found = result.health
+        if any(found.total[kind] for kind in HEALTH):
+            counts = "".join(cell(str(found.total[kind])) for kind in HEALTH)
+            lines = [line for entry in found.rounds if (line := entry.line())]
+            more = [f"and {len(lines) - ILL} rounds more"] if len(lines) > ILL else []
+            told = "".join(f"<br>{escape(line)}" for line in [*lines[:ILL], *more])
+            name = "run" if result.run_dir is None else str(result.run_dir)
+            used = f"{found.total['used']} of {found.total['asked']}"
+            body.append(f"<tr>{cell(f'<code>{escape(name)}</code>{told}', 'name')}{cell(used)}{counts}</tr>")
+    if not body:
+        return ""
+    meanings = "; ".join(f"{kind}: {words}" for kind, words in HEALTH.items())
+    about = f"Replies that the server did not use. {escape(meanings)}."
+    return section("health", "Health", table(["run", "replies used", *HEALTH], body), about=about)
 
 
 def summary(series: Sequence[Series]) -> str:

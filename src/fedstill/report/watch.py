@@ -80,7 +80,7 @@ class Observed:
             "done": len(rows),
             "status": status,
             "training": active(self.plan, len(rows)) if going and self.plan and len(rows) < plan["rounds"] else [],
-            "missing": sum(len(row.get("missing", {})) for row in rows),
+            "health": _health(result),
             "bytes": {way: sum(sum(row["bytes"][way].values()) for row in rows) for way in ("down", "up")},
             "seconds": sum(spent),
             "left": None if pace is None or not going else pace * (plan["rounds"] - len(rows)),
@@ -97,6 +97,13 @@ class Observed:
         if (self.path / "last_error.txt").exists():
             return "failed"
         return "stopped"  # nobody writes there: the lock would say so
+
+
+def _health(result: Result) -> list[str]:
+    """What is wrong with a run: in sum, and the latest rounds with a reply that was not used; empty when it is well."""
+    found = result.health
+    lines = [line for entry in found.rounds if (line := entry.line())]
+    return [str(found), *lines[-RECENT:]] if found.total["used"] < found.total["asked"] else []
 
 
 def _worst(result: Result, model: str) -> dict[str, Any] | None:
