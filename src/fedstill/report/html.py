@@ -13,8 +13,9 @@ import fedstill
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import write as write_file
 from fedstill.experiment.result import Result
-from fedstill.report import plots, sections, tables
+from fedstill.report import sections, tables
 from fedstill.report.digest import Series, digest, series_of
+from fedstill.report.figures import plots
 
 PICTURES, PATIENCE = 16, 4.0
 """So many pictures at most, and so many seconds to begin them in: each costs time and space."""

@@ -20,10 +20,11 @@ from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
 from fedstill.experiment.stage import stage
 from fedstill.experiment.table_metrics import described, which
-from fedstill.report import html, plots, sections
+from fedstill.report import html, sections
 from fedstill.report.digest import Series
+from fedstill.report.figures import plots
+from fedstill.report.figures.partition import partition_figure, save
 from fedstill.report.logging import flat
-from fedstill.report.partition import partition_figure, save
 
 Differences = Mapping[tuple[str, str], Sequence[str]]
 """Of every cell (row, column) the settings in which our runs differ from the paper's own."""

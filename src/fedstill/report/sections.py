@@ -8,9 +8,10 @@ from typing import Any
 from fedstill.experiment.health import KINDS as HEALTH
 from fedstill.experiment.metrics import Shown
 from fedstill.experiment.result import Result
-from fedstill.report import plots, tables
+from fedstill.report import tables
 from fedstill.report import verdict as verdicts
 from fedstill.report.digest import Series
+from fedstill.report.figures import plots
 from fedstill.report.terminal import size
 
 ILL = 5
