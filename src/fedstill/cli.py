@@ -77,7 +77,7 @@ def run(
     from fedstill.report.logging import logged
     from fedstill.report.terminal import Live
 
-    plan = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
     given = {
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
         "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
