@@ -53,6 +53,7 @@ def run(
     private: Annotated[
         str | None, typer.Option(help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client.")
     ] = None,
+    secure_sums: Annotated[bool, typer.Option(help="The server learns sums over the clients only.")] = False,
     workers: Annotated[
         str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")
     ] = None,
@@ -85,7 +86,7 @@ def run(
         "models": models and tuple(models.split(",")), "per_class": track == "per-class" or None,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
-    if asked := wrapped(private):
+    if asked := wrapped(private, secure_sums):
         plan["wrappers"] = [*plan.get("wrappers", []), *asked]
     apply_settings(plan, settings or [])
     with Live(quiet=as_json) as live, logged(live, log) as watcher:

@@ -50,11 +50,15 @@ class Wrapper(Value, ABC):
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""
         return None
 
+    def fitted(self, method: AnyMethod) -> AnyMethod:
+        """The method with the settings that the wrapper needs of it, where they differ."""
+        return method
+
     def unfit(self, module: nn.Module) -> str | None:
         """Why it cannot be wrapped around the training of this model, if so."""
         return None
 
-    def settled(self, clients: int, active: int, rounds: int, turns: int) -> "Wrapper":
+    def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "Wrapper":
         """The wrapper with what it leaves open filled in from the run.
 
         `active` of `clients` clients take part in each of `rounds` rounds; no client has more than `turns` turns.

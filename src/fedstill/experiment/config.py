@@ -10,8 +10,10 @@ from types import FunctionType
 from typing import Any, Literal
 
 import fedstill.methods
+import fedstill.parts.client_privacy
 import fedstill.parts.privacy
-import fedstill.parts.robust  # noqa: F401
+import fedstill.parts.robust
+import fedstill.parts.secure_sums  # noqa: F401
 from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
@@ -125,12 +127,14 @@ class Experiment(Value):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
+        for wrapper in self.wrappers:
+            object.__setattr__(self, "method", wrapper.fitted(self.method))
         gather = getattr(self.method, "gather", None)
         if gather is not None and (wrong := gather.misfit(self.method)):
             raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
         if self.wrappers:
             turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
-            run = (self.clients, self.active_count, self.rounds, max(turns.values()))
+            run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))
             object.__setattr__(self, "wrappers", tuple(wrapper.settled(*run) for wrapper in self.wrappers))
         chain = self.wrappers if self.attack is None else forged(self.method, self.wrappers, self.attack)
         if odd := misfit(self.method, chain):

@@ -72,7 +72,7 @@ class PrivateSamples(Wrapper):
         """Layers that mix samples have no per-sample gradients."""
         return refusal(module)
 
-    def settled(self, clients: int, active: int, rounds: int, turns: int) -> "PrivateSamples":
+    def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "PrivateSamples":
         """ε is planned for as many turns as the busiest client has."""
         return self if self.turns else replace(self, turns=turns)
 
