@@ -50,7 +50,7 @@ class Examiner:
         for client, entry in self.link.states.entries.items():
             if self.personal.get(client, (-1,))[0] == entry.version:
                 continue
-            weights = self.plan.method.own(self.env, entry.read())
+            weights = self.plan.method.own(self.env.at(0, client), entry.read())
             if weights is None:
                 return {}
             correct = self.exam.correct(self.env.module(weights, client))

@@ -25,10 +25,12 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
     there = dict(plan.method.models(ready.env, checkpoint.server))
-    own = {str(k): k for k in checkpoint.clients if plan.method.own(ready.env, checkpoint.clients[k]) is not None}
+    own = {
+        str(k): k for k in checkpoint.clients if plan.method.own(ready.env.at(0, k), checkpoint.clients[k]) is not None
+    }
     which = which or ("overall" if "overall" in there else next(iter([*there, *own]), ""))
     if which in own:
-        weights = plan.method.own(ready.env, checkpoint.clients[own[which]])
+        weights = plan.method.own(ready.env.at(0, own[which]), checkpoint.clients[own[which]])
         return ready.env.module(weights, own[which]).eval(), ready, which
     if which not in there:
         raise unknown("model of this run", which, [*there, *own])
