@@ -31,7 +31,7 @@ def test_a_step_is_down_the_gradient_of_the_loss() -> None:
     before = method.init_client(env)
     after, _ = method.client(env, before, down, data)
     net: Any = env.module(before.weights, 1)
-    x = data.images()
+    x = data.inputs()
     gap = prototype_gap(net.features(x), data.y, down.means, down.known)
     (cross_entropy(net(x), data.y) + 3.0 * gap).backward()
     for name, p in net.named_parameters():
@@ -45,7 +45,7 @@ def test_a_client_tells_the_mean_features_of_the_classes_it_has() -> None:
     state, upload = method.client(env, method.init_client(env), method.download(env, method.init_server(env)), data)
     net: Any = env.module(state.weights, 1).eval()
     with torch.no_grad():
-        features = net.features(data.images())
+        features = net.features(data.inputs())
     assert not upload.seen[0]
     assert not upload.means[0].any()
     for c in upload.seen.nonzero().flatten().tolist():

@@ -45,7 +45,7 @@ def test_both_step_down_their_own_gradient_of_before_the_step() -> None:
     env, data = ready.env.at(0, 0), ready.party(0).data
     before, down = method.init_client(env), Broadcast(env.initial())
     after, upload = method.client(env, before, down, data)
-    local, meme, x = env.module(before.weights, 0), env.module(down.weights), data.images()
+    local, meme, x = env.module(before.weights, 0), env.module(down.weights), data.inputs()
     own, shared = local(x), meme(x)
     (0.3 * cross_entropy(own, data.y) + 0.7 * kl(shared.detach(), own)).backward()
     (0.8 * cross_entropy(shared, data.y) + 0.2 * kl(own.detach(), shared)).backward()

@@ -113,7 +113,7 @@ class FedProto(PrototypeExchange):
 def described(env: Env, module: Any, data: Samples, batch: int = 512) -> Prototypes:
     """A client's prototypes: the mean features of each of its classes, in evaluation mode."""
     module.eval()
-    images = data.images().to(env.device)
+    images = data.inputs().to(env.device)
     with torch.no_grad():
         features = torch.cat([module.features(part) for part in torch.split(images, batch)])
     means, counts = class_means(shortened(features, common_width(env)), data.y.to(env.device), env.classes)

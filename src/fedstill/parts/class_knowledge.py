@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d
 
+from fedstill.core.kind import Kind
 from fedstill.core.method import Env
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.models.conditional import feature_width
@@ -53,13 +54,13 @@ def by_class(before: Tensor, known: Tensor, told: Sequence[Tensor], weights: Seq
 
 
 @lru_cache(maxsize=16)
-def _narrowest(build: Callable[[int | None, int | None], nn.Module], clients: int, shape: tuple[int, ...]) -> int:
-    return min(feature_width(build(k, None), shape) for k in (None, *range(clients)))  # type: ignore[arg-type]
+def _narrowest(build: Callable[[int | None, int | None], nn.Module], clients: int, kind: Kind) -> int:
+    return min(feature_width(build(k, None), kind) for k in (None, *range(clients)))
 
 
 def common_width(env: Env) -> int:
     """The length of the shortest feature vector of all parties' networks."""
-    return _narrowest(env.build, env.clients, env.shape)
+    return _narrowest(env.build, env.clients, env.kind)
 
 
 def shortened(features: Tensor, width: int) -> Tensor:
