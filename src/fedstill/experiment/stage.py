@@ -24,6 +24,7 @@ from fedstill.data.pixels import fitted
 from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import Scorer
 from fedstill.models import auto, initial, models
 
@@ -43,11 +44,14 @@ class Stage:
     """Images: height and width before they were brought to the model's size."""
     notes: tuple[str, ...]
     """What a user should know: samples that were moved, clients without a test …"""
+    fingerprint: Fingerprint | None = None
+    """Of the data and who holds which; None where the data are elsewhere."""
 
 
 def stage(experiment: Experiment, storage: Storage) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
-    dataset, private, owners, tests = _data(experiment)
+    whole, dataset, private, owners, tests = _data(experiment)
+    sets = [whole]
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
@@ -55,7 +59,8 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
-        other = fitted(load(experiment.public), pixels_of(specs))
+        sets.append(load(experiment.public))
+        other = fitted(sets[-1], pixels_of(specs))
         public_set = other.train
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -114,24 +119,31 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         return Party(dataset.train[held[client]], attack)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes)
+    print_of = fingerprint(sets, train, exam.local)
+    if experiment.fingerprint not in (None, print_of.data):
+        raise DataError(
+            f"data = {experiment.plain()['data']}: not the samples that this run had "
+            f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
+        )
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
 
 
-def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
-    """The data set, the indices to be split, and where clients brought their own: who owns, and is tested on, which."""
+def _data(experiment: Experiment) -> tuple[Dataset, Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
+    """The data set as it was read and the part of it that is used, the indices to be split, and where clients brought
+    their own: who owns, and is tested on, which."""
     data = experiment.data
     if isinstance(data, list):
         own = _own(data)
         dataset, train, test = pool_own(own, "own clients")
-        return dataset, np.concatenate(train), train, test
-    dataset = data if isinstance(data, Dataset) else load(data)
+        return dataset, dataset, np.concatenate(train), train, test
+    whole = dataset = data if isinstance(data, Dataset) else load(data)
     if experiment.samples:
         stream = rng.numpy_stream(experiment.dealt_by, "subset")
         dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
-    return dataset, np.arange(len(dataset.train)), None, None
+    return whole, dataset, np.arange(len(dataset.train)), None, None
 
 
 def _own(data: list[Any]) -> list[Own]:

@@ -21,7 +21,7 @@ from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
 from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.report.partition import partition_figure
@@ -156,6 +156,7 @@ def malicious_clients(result: Result) -> list[int]:
         return []
 
 
+@views.register("curves")
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
     wanted = [result.metric(key) for key in metrics] or result.metrics
