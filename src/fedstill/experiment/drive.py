@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -42,7 +43,8 @@ def drive(
         watcher.note(note)
     server = checkpoint.server if checkpoint else None
     why = ""
-    for done in rounds(plan.method, ready.env, link, lambda t: active(plan, t), plan.rounds, server, first):
+    sample = partial(active, plan)
+    for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
         rows.append(examiner.row(done))
         number = done.number + 1
         if folder:
