@@ -76,6 +76,10 @@ class Gather(Value, ABC):
         """The server's own logits on the public set, where the gather has a model that gives them."""
         return None
 
+    def sends(self, upload: type) -> type:
+        """The record that leaves a client whose method would send `upload`."""
+        return upload
+
     def outgoing(self, env: Env, kept: Any, weights: State) -> tuple[Any, Any]:
         """The client's half: what it keeps, and the upload made from its trained weights."""
         return kept, Update(weights)
@@ -195,6 +199,10 @@ class Remember(Gather):
     def facts(self, env: Env, state: Overall) -> Mapping[str, Any]:
         """How far the running sum had drifted when it was last made anew."""
         return {"overall_drift": state.drift}
+
+    def sends(self, upload: type) -> type:
+        """With slots on the clients, also how the slot changed."""
+        return Changed if self.slots == "client" else upload
 
     def outgoing(self, env: Env, kept: LastUpload | None, weights: State) -> tuple[LastUpload | None, Any]:
         """Without slots on the server, the client sends how its weights changed since its last upload."""
