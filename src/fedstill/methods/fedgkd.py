@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.gather import Gather, Remember, Update, average, mean
@@ -32,7 +32,7 @@ class Recent:
 class Lesson:
     """What goes down: w, the teacher (None: w itself), and whether there is anything to distil yet."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     teacher: State | None
     distil: bool
 
@@ -87,6 +87,10 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
         return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
+
+    def uploads(self) -> type:
+        """What the gather makes of the trained weights."""
+        return self.gather.uploads()
 
     def models(self, env: Env, server: Recent) -> Mapping[str, State]:
         """`active` and, with `Remember`, `overall`."""

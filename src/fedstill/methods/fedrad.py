@@ -120,6 +120,10 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
         """Weights of the global model's form."""
         return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
 
+    def uploads(self) -> type:
+        """What the gather makes of the trained weights."""
+        return self.gather.uploads()
+
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`global`, and with `Remember` also `overall`."""
         return {"global": server.weights, **self.gather.models(env, server.memory)}
