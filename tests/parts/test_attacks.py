@@ -235,9 +235,7 @@ def test_an_attacker_of_scaffold_is_admitted_and_moves_the_model_as_it_wants(att
     plain = method.server(env, server, [Reply(0, 50, honest[0]), Reply(1, 50, honest[1])])
     for name, w in server.weights.items():
         wanted = w + (honest[0].weights[name] - w) / 2
-        wanted = wanted + (
-            (forged.weights[name] - w) / 2 if step is None else step * (honest[1].weights[name] - w) / 2
-        )
+        wanted = wanted + ((forged.weights[name] - w) / 2 if step is None else step * (honest[1].weights[name] - w) / 2)
         torch.testing.assert_close(moved.weights[name], wanted, rtol=1e-4, atol=1e-5)
         assert not torch.equal(moved.weights[name], plain.weights[name])
     assert same_bits(moved.control, plain.control)

@@ -19,6 +19,7 @@ from fedstill.core.turn import wrappers
 from fedstill.core.value import plain
 from fedstill.data import datasets, found, partitions
 from fedstill.experiment.config import Experiment, experiment, toml
+from fedstill.experiment.measures import measures
 from fedstill.experiment.presets import describe, presets, read_preset
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
@@ -33,6 +34,7 @@ KINDS: dict[str, Registry[Any]] = {
     "attacks": attacks,
     "wrappers": wrappers,
     "generators": generators,
+    "metrics": measures,
 }
 
 
