@@ -69,9 +69,9 @@ def test_what_a_method_says_of_its_messages_is_what_travels(name: str, slots: st
             return
     else:
         plan, ready = staged(name, **light)
-    method, env = plan.method, ready.env.at(0, 1)
+    method, env = plan.method, ready.env.at(0, 0)
     down = method.download(env, method.init_server(env.at(0)))
-    _, upload = turn(method, env, ready.party(1), None, down)
+    _, upload = turn(method, env, ready.party(0), None, down)
     assert type(down) is method.downloads()
     assert type(upload) is method.uploads() is type(method.template(env))
 

@@ -252,7 +252,7 @@ def test_an_attacked_reply_is_of_the_form_that_the_method_admits(name: str) -> N
         if misfit(method, (attack,)):
             continue
         ready = stage(small_experiment(method, clients=2, active=1.0, samples=100), Storage())
-        env = ready.env.at(0, 1)
+        env = ready.env.at(0, 0)
         down = method.download(env, method.init_server(env.at(0)))
-        _, forged = turn(method, env, Party(ready.party(1).data, (attack,)), None, down)
-        assert admit(method, env.at(0), [Reply(1, 50, forged)])[1] == {}
+        _, forged = turn(method, env, Party(ready.party(0).data, (attack,)), None, down)
+        assert admit(method, env.at(0), [Reply(0, 50, forged)])[1] == {}

@@ -66,6 +66,10 @@ def rounds(
         yield Round(t, server, good, missing, counted, spent)
 
 
+REFUSED = "refused: "
+"""How the reason begins where a reply came, and was not used."""
+
+
 def admit(
     method: Method[Any, Any, Any, Any], env: Env, replies: Sequence[Reply[Any]]
 ) -> tuple[list[Reply[Any]], dict[int, str]]:
@@ -76,7 +80,7 @@ def admit(
         if wrong is None:
             there = env.at(env.round, reply.client)
             wrong = fault(reply.upload, method.template(there)) or method.objection(there, reply.upload)
-            wrong = wrong and f"refused: {wrong}"
+            wrong = wrong and REFUSED + wrong
         if wrong is None:
             good.append(reply)
         else:

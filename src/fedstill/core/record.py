@@ -258,6 +258,10 @@ def size(value: Any) -> int:
     return sum(sizes(value).values())
 
 
+NOT_FINITE = "has values that are not finite or too large"
+"""How `fault` speaks of numbers that training has blown up."""
+
+
 def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
     """What is wrong with a message, measured against one of the right form; None when nothing is.
 
@@ -278,5 +282,5 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
         if tensor.is_floating_point() and tensor.numel():
             extreme = float(tensor.abs().max())
             if not extreme <= limit:
-                return f"{name} has values that are not finite or too large ({extreme:.0e})"
+                return f"{name} {NOT_FINITE} ({extreme:.0e})"
     return None

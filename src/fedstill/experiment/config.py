@@ -74,6 +74,15 @@ class Experiment(Value):
         doc="worker processes (auto: one per core), inline, or threads; never changes the bits",
     )
     device: str = setting("cpu", option=True, doc="cpu, cuda, mps or auto")
+    patience: int | None = setting(
+        None,
+        ge=1,
+        option=True,
+        doc="stop when the AMP of the overall model (else the first) was not the best for so many evaluated rounds",
+    )
+    fingerprint: str | None = setting(
+        None, decides="running", doc="of the data: a run with it refuses others (written by the run itself)"
+    )
     evaluate_every: int = setting(1, ge=1, decides="reporting", doc="rounds between evaluations")
     checkpoint_every: int = setting(1, ge=1, decides="running", doc="rounds between checkpoints")
     per_class: bool = setting(

@@ -168,7 +168,7 @@ class Site:
             )
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
-            own = self.own.cast(setting.mean, setting.std, setting.class_names)
+            own = self.own.cast(setting.brought, setting.class_names)
             train, test = (setting.fitted(part) for part in own.divided(plan.local_test, plan.dealt_by, client))
             if len(train) != setting.sizes[client]:
                 raise UsageError(

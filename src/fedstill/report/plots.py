@@ -20,8 +20,9 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import method_state
+from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.report.partition import partition_figure
@@ -124,7 +125,8 @@ def imagined(result: Result) -> Pictures:
         env = stage(plan, Storage()).env
     except FedstillError:  # the data are not on this machine
         return []
-    mean, std = (np.array(values)[:, None, None] for values in (env.mean, env.std))
+    if not isinstance(env.kind, Image):
+        return []
     found: Pictures = []
     for client, own in kept.items():
         here = env.at(len(result.rows), client)
@@ -135,8 +137,8 @@ def imagined(result: Result) -> Pictures:
             return []
         noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
         with torch.no_grad():
-            images = generator.train()(noise)[:SAMPLES].numpy() * std + mean
-        found.append((f"imagined by client {client}", images_figure(images.clip(0, 1), [""] * SAMPLES)))
+            images = env.kind.shown(generator.train()(noise)[:SAMPLES]).numpy()
+        found.append((f"imagined by client {client}", images_figure(images, [""] * SAMPLES)))
     return found
 
 
@@ -155,6 +157,7 @@ def malicious_clients(result: Result) -> list[int]:
         return []
 
 
+@views.register("curves")
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
     wanted = [result.metric(key) for key in metrics] or result.metrics
