@@ -152,7 +152,8 @@ class Quantise(Compression):
         """The numbers that the codes stand for."""
         most = 2**self.width - 1
         whole = _unpacked(codes, self.width)[: sum(sizes)].double()
-        return (whole / most * 2 - 1) * _spread(key, sizes)
+        values: Tensor = (whole / most * 2 - 1) * _spread(key, sizes)
+        return values
 
 
 def _spread(key: Tensor, sizes: Sequence[int]) -> Tensor:
