@@ -6,12 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli import Debug, Json, app
+from fedstill.cli_app import Debug, Json, app, names
 
 
 @app.command("data")
 def look_at_data(
-    data: Annotated[str, typer.Argument(help="A data set, an image folder, a table or an .npz file.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A data set, an image folder, a table or an .npz file.", autocompletion=names("data", files=True)
+        ),
+    ],
     label: Annotated[str | None, typer.Option(help="The column of the classes.")] = None,
     site: Annotated[str | None, typer.Option(help="The column of the sites; each becomes a client.")] = None,
     time: Annotated[str | None, typer.Option(help="The column of time: rows become windows of series.")] = None,
