@@ -9,6 +9,10 @@ Names are loaded when they are first used, so that `fedstill --help` answers at 
 import importlib
 from typing import Any
 
+from fedstill.core.registry import Registry
+
+Registry.announce("transport", "flower-simulation", "fedstill.flower.simulation")
+
 _HOMES = {
     "run": "fedstill.experiment.run",
     "resume": "fedstill.experiment.run",

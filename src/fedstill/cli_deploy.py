@@ -198,7 +198,7 @@ def _deploy(
     from fedstill.experiment.config import experiment, read
     from fedstill.experiment.result import Result
     from fedstill.flower.control import deploy as follow
-    from fedstill.flower.setting import deployable
+    from fedstill.flower.enrolment import deployable
     from fedstill.report.terminal import Live
 
     plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}

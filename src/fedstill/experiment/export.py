@@ -10,6 +10,7 @@ from torch import nn
 from fedstill.core.errors import DataError, RunError, UsageError, unknown
 from fedstill.experiment.config import experiment
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage, stage
 
 
@@ -38,8 +39,6 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
 
 def _deployed(folder: RunDir) -> Stage:
     """The stage of a run whose data stayed on their sites."""
-    from fedstill.flower.setting import Setting
-
     return Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
 
 

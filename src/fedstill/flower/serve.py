@@ -19,10 +19,11 @@ from fedstill.experiment.examine import row_of
 from fedstill.experiment.metrics import amp, fm, wlp
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
+from fedstill.flower.enrolment import checksum, deployable, public_set, settle
 from fedstill.flower.messages import Marks, checked_name
-from fedstill.flower.setting import Setting, checksum, deployable, public_set, settle
 from fedstill.flower.transport import FlowerTransport, Post, Roster
 
 Say = Callable[[Mapping[str, Any]], None]

@@ -25,6 +25,8 @@ from fedstill.data.samples import Samples
 from fedstill.data.summary import summary
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.setting import Setting
+from fedstill.flower.enrolment import checksum, deployable, public_set
 from fedstill.flower.messages import (
     FORMAT,
     Enrol,
@@ -38,7 +40,6 @@ from fedstill.flower.messages import (
     checked_name,
     opened,
 )
-from fedstill.flower.setting import Setting, checksum, deployable, public_set
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """Transports by name. Each is a function from an `Opening` to an open transport, and registers itself.
 
-A transport that lives in another room is known here by where it stands only, and imported when a run asks for it: so
-nobody who does not use it needs what it needs.
+A transport that lives in another room is announced by the package's `__init__`, and imported when a run asks for it:
+so nobody who does not use it needs what it needs.
 """
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 from fedstill.core.loop import Party, Transport
@@ -60,16 +59,3 @@ def local(opening: Opening) -> Open:
         threads = opening.count if opening.workers == "threads" else 1
         return Inline(opening.method, opening.party, opening.states, threads)
     return Processes(opening.method, opening.party, opening.states, opening.env, opening.count)
-
-
-def elsewhere(name: str, module: str) -> None:
-    """Make a transport known that `module` registers under `name` when it is imported."""
-
-    @transports.register(name)
-    def found(opening: Opening) -> Open:
-        import_module(module)
-        made: Open = transports[name](opening)
-        return made
-
-
-elsewhere("flower-simulation", "fedstill.flower.simulation")
