@@ -220,7 +220,9 @@ def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, fl
 def _combined(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, float]:
     """The value in a place (1: the best) among these rows, of the seeds that all of them have."""
     seeds = set.intersection(*(set(row) for row in rows)) if rows else set()
-    return {seed: sorted((row[seed] for row in rows), reverse=True)[min(place, len(rows)) - 1] for seed in sorted(seeds)}
+    return {
+        seed: sorted((row[seed] for row in rows), reverse=True)[min(place, len(rows)) - 1] for seed in sorted(seeds)
+    }
 
 
 def tested(text: str, differences: Mapping[int, float]) -> Statement:
