@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.claims import Claim, claims, judged, tested
+from fedstill.experiment.claims import Claim, claims, compared, judged
 from fedstill.experiment.presets import presets, read_preset
 from fedstill.experiment.reproduce import Number
 from fedstill.experiment.table_metrics import Beyond
@@ -81,8 +81,11 @@ def test_top_compares_the_best_with_the_last_rival_who_may_be_above_it() -> None
 def test_grows_compares_the_gap_in_two_columns() -> None:
     """From x to y A's lead over B grows from .1 to .3."""
     cells = [
-        number("A", "x", [0.5, 0.6]), number("B", "x", [0.4, 0.5]), number("A", "y", [0.5, 0.6]), number("B", "y", [0.2, 0.3]),
-    ]  # fmt: skip
+        number("A", "x", [0.5, 0.6]),
+        number("B", "x", [0.4, 0.5]),
+        number("A", "y", [0.5, 0.6]),
+        number("B", "y", [0.2, 0.3]),
+    ]
     assert verdict(made(relation="grows", columns=["x", "y"]), *cells) == "held"
     assert verdict(made(relation="grows", left="B", right="A", columns=["x", "y"]), *cells) == "not held"
 
@@ -105,7 +108,7 @@ def test_a_target_that_was_not_reached_is_later_than_the_last_round() -> None:
 
 
 def test_level_differences_are_not_decided() -> None:
-    assert tested("x", {1: 0.0, 2: 0.0}).verdict == "not decided"
+    assert compared("x", {1: 0.0, 2: 0.0}).verdict == "not decided"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """A paper's claims as statements over the cells of its table, each judged by a test over the seeds, never by eye.
 
-A preset's `[[claims]]` name rows, columns and metrics; a statement compares them seed by seed. Its differences, turned so
-that positive is as claimed, are tested by a one-sided paired t-test at 5 %: *held* where they are above zero, *not held*
-where they are below zero (the contrary is shown), *not decided* otherwise or with fewer than two seeds. With three seeds
-a difference must be about three times its standard error to be decided; a test of so few numbers rests on their being
-roughly normal, and says nothing of other splits or data.
+A preset's `[[claims]]` name rows, columns and metrics; a statement compares them seed by seed. Its differences, turned
+so that positive is as claimed, are tested by a one-sided paired t-test at 5 %: *held* where they are above zero, *not
+held* where they are below zero (the contrary is shown), *not decided* otherwise or with fewer than two seeds. With three
+seeds a difference must be about three times its standard error to be decided; a test of so few numbers rests on their
+being roughly normal, and says nothing of other splits or data.
 
 A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
 their number; `most` holds where more than half hold, and fails where at least half fail.
@@ -33,8 +33,8 @@ class Claim:
     """What a paper says of its table.
 
     `better`: each of `left` is better than each of `right`, in each column and metric. `top`: the best of `left` is
-    among the first `places`. `grows`: `left` is further ahead of `right` in the second of two columns than in the first.
-    `is`: the metric of `left` is `value` in every seed.
+    among the first `places`. `grows`: `left` is further ahead of `right` in the second of two columns than in the
+    first. `is`: the metric of `left` is `value` in every seed.
     """
 
     text: str
@@ -90,8 +90,8 @@ class Judgement:
         seeds = {len(s.differences) for s in self.statements}
         count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)}–{max(seeds)}" if seeds else "no"
         if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
-            low, high = self.statements[0].interval
-            return f"mean difference {self.statements[0].mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count} seeds"
+            (low, high), mean = self.statements[0].interval, self.statements[0].mean
+            return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count} seeds"
         each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
         worst = f", largest p = {self.p:.3g}" if self.p is not None and self.claim.relation != "is" else ""
         return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count} seeds"
@@ -131,17 +131,16 @@ def _claim(
     left = _labels(name, entry.get("left", ()), rows)
     right = tuple(label for label in _labels(name, entry.get("right", ()), rows) if label not in left)
     chosen = _labels(name, entry.get("columns", ("*",)), columns)
-    known = {metric for metric in metrics}
+    known = set(metrics)
     for metric in entry.get("metrics", metrics):
         if metric not in known:
             raise unknown(f"metric in a claim of {name}", metric, known)
     wrong = _misfit(relation, left, right, chosen, entry)
     if wrong:
         raise UsageError(f"{name}, claim {entry.get('text', '')!r}: {wrong}")
-    return Claim(
-        " ".join(str(entry.get("text", "")).split()), left, right, relation, tuple(entry.get("metrics", metrics)), chosen,
-        entry.get("hold", "every"), int(entry.get("places", 1)), entry.get("value"),
-    )  # fmt: skip
+    text, asked = " ".join(str(entry["text"]).split()), tuple(entry.get("metrics", metrics))
+    hold, places = entry.get("hold", "every"), int(entry.get("places", 1))
+    return Claim(text, left, right, relation, asked, chosen, hold, places, entry.get("value"))
 
 
 def _misfit(
@@ -197,7 +196,7 @@ def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
             first, second = claim.columns
             for row, other in product(claim.left, claim.right):
                 gaps = [_less(of(row, column), of(other, column)) for column in (first, second)]
-                yield tested(f"{row} over {other}, {first} → {second}, {metric}", _less(gaps[1], gaps[0]))
+                yield compared(f"{row} over {other}, {first} → {second}, {metric}", _less(gaps[1], gaps[0]))
             continue
         for column in claim.columns:
             if claim.relation == "is":
@@ -206,10 +205,10 @@ def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
             elif claim.relation == "top":
                 best = _combined([of(row, column) for row in claim.left], 1)
                 rival = _combined([of(row, column) for row in claim.right], claim.places)
-                yield tested(f"first {claim.places}, {column}, {metric}", _less(best, rival))
+                yield compared(f"first {claim.places}, {column}, {metric}", _less(best, rival))
             else:
                 for row, other in product(claim.left, claim.right):
-                    yield tested(f"{row} over {other}, {column}, {metric}", _less(of(row, column), of(other, column)))
+                    yield compared(f"{row} over {other}, {column}, {metric}", _less(of(row, column), of(other, column)))
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
@@ -225,12 +224,12 @@ def _combined(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, floa
     }
 
 
-def tested(text: str, differences: Mapping[int, float]) -> Statement:
+def compared(text: str, differences: Mapping[int, float]) -> Statement:
     """A statement from its differences by seed: one-sided paired t-tests both ways, and the 95 % interval.
 
     By hand, for differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.464 with 2 degrees of freedom.
 
-        >>> found = tested("x", {1: 1.0, 2: 2.0, 3: 3.0})
+        >>> found = compared("x", {1: 1.0, 2: 2.0, 3: 3.0})
         >>> round(found.p, 4), found.verdict, [round(end, 3) for end in found.interval]
         (0.0371, 'held', [-0.484, 4.484])
     """

@@ -8,8 +8,9 @@ from fedstill.report import sections
 
 MARKS = {"held": "✓", "not held": "✗", "not decided": "?"}
 RULE = (
-    "A statement compares cells seed by seed. One-sided paired t-tests at 5 %: held where the differences are as claimed, "
-    "not held where the contrary is shown, not decided otherwise. With three seeds only clear differences are decided."
+    "A statement compares cells seed by seed. One-sided paired t-tests at 5 %: held where the differences are as "
+    "claimed, not held where the contrary is shown, not decided otherwise. With three seeds only clear differences are "
+    "decided."
 )
 
 

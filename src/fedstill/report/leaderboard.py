@@ -12,28 +12,6 @@ from fedstill.report import html, sections
 from fedstill.report.command import command
 from fedstill.report.ranks import ranks_figure
 
-SORT = """
-document.querySelectorAll("table.board").forEach((table) => {
-  const body = table.tBodies[0];
-  table.tHead.querySelectorAll("th").forEach((head, place) => {
-    head.style.cursor = "pointer";
-    head.title = "sort";
-    head.addEventListener("click", () => {
-      const down = head.dataset.down === "1";
-      head.dataset.down = down ? "" : "1";
-      const of = (row) => { const cell = row.cells[place]; return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value); };
-      const compare = (a, b) => { const x = of(a), y = of(b); return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y)); };
-      [...body.rows].sort((a, b) => (down ? -1 : 1) * compare(a, b)).forEach((row) => body.append(row));
-    });
-  });
-});
-document.addEventListener("click", (event) => {
-  const cell = event.target.closest("td[data-command]");
-  const shown = document.getElementById("command");
-  if (cell && shown) { shown.querySelector("pre").textContent = cell.dataset.command; shown.scrollIntoView({ block: "nearest" }); }
-});
-"""
-
 
 def page(preset: Preset, leagues: Sequence[League], out: Path) -> Path:
     """Write the page of the leagues; returns it."""
@@ -50,7 +28,7 @@ def page(preset: Preset, leagues: Sequence[League], out: Path) -> Path:
         "subtitle": escape(preset.note),
         "lead": lead + "".join(parts),
         "pictures": sections.gallery(figures),
-        "js": html.asset("shell.js") + SORT,
+        "js": html.asset("shell.js") + html.asset("board.js"),
     }
     links = {_id(league): league.name for league in leagues} | {"pictures": "Critical difference"}
     html.write(html.fill(filled, links), out)
@@ -109,14 +87,25 @@ def _number(value: float | None, text: str, again: str) -> str:
 
 def rows(leagues: Sequence[League]) -> list[dict[str, Any]]:
     """The board as JSON."""
-    return [
-        {
-            "league": league.name, "method": s.method, "mean_rank": s.rank, "worst_rank": s.worst, "bytes": s.bytes,
-            "time": s.time, "ranked_by": list(league.tasks), "critical_difference": league.critical,
-            "scores": {task: {**score.metrics, "records": [r.id for r in score.records]} for task, score in s.scores.items()},
-        }
-        for league in leagues for s in league.standings
-    ]  # fmt: skip
+    return [_plain(league, standing) for league in leagues for standing in league.standings]
+
+
+def _plain(league: League, standing: Standing) -> dict[str, Any]:
+    scores = {
+        task: {**score.metrics, "records": [record.id for record in score.records]}
+        for task, score in standing.scores.items()
+    }
+    return {
+        "league": league.name,
+        "method": standing.method,
+        "mean_rank": standing.rank,
+        "worst_rank": standing.worst,
+        "bytes": standing.bytes,
+        "time": standing.time,
+        "ranked_by": list(league.tasks),
+        "critical_difference": league.critical,
+        "scores": scores,
+    }
 
 
 def markdown(leagues: Sequence[League]) -> str:
