@@ -38,7 +38,7 @@ def test_a_paired_test_sees_what_the_means_alone_do_not() -> None:
     assert verdict(claim, a, b) == "held"
     found = judged([claim], [a, b])[0]
     assert found.p == pytest.approx(0.0371, abs=1e-4)
-    assert "mean difference 0.02 [-0.00484, 0.04484], p = 0.0371, 3 seeds" in found.evidence
+    assert "mean difference 0.02 [0.003141, 0.03686], p = 0.0371, 3 seeds" in found.evidence
     assert verdict(made(left="B", right="A", columns=["x"]), a, b) == "not held"
 
 

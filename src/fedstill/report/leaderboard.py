@@ -45,20 +45,15 @@ def _section(preset: Preset, league: League) -> str:
     head = ["method", "mean rank", "worst rank", "bytes", "time"]
     head += [f"{escape(task)}<br>{escape(described(m).heading)}" for task in run for m in METRICS]
     body = [_row(preset, standing, run) for standing in league.standings]
-    p = "" if league.friedman is None else f" Friedman's test of all being alike: p = {league.friedman:.2g}."
-    far = (
-        ""
-        if league.critical is None
-        else f" Mean ranks closer than {league.critical:.2f} do not differ (Nemenyi, 5 %)."
-    )
+    alike = "" if league.friedman is None else f" Friedman's test of all being alike: p = {league.friedman:.2g}."
+    far = "" if league.critical is None else f" Mean ranks closer than {league.critical:.2f} do not differ (Nemenyi)."
     about = (
-        f"Ranked by AMP over {len(league.tasks)} tasks that every method here has run: {', '.join(league.tasks)}.{p}{far} "
-        "Bytes (both ways) and processor time of a round relative to FedAvg, geometric means over tasks. Click a head to "
-        "sort."
+        f"Ranked by AMP over {len(league.tasks)} tasks that every method here has run: {'; '.join(league.tasks)}."
+        f"{alike}{far} Bytes (both ways) and processor time of a round relative to FedAvg, geometric means over tasks. "
+        "Click a head to sort."
     )
-    return sections.section(
-        _id(league), league.name.capitalize(), sections.table(head, body, kind="board"), about=escape(about)
-    )
+    board = sections.table(head, body, kind="board")
+    return sections.section(_id(league), league.name.capitalize(), board, about=escape(about))
 
 
 def _row(preset: Preset, standing: Standing, tasks: Sequence[str]) -> str:
