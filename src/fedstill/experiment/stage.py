@@ -22,6 +22,7 @@ from fedstill.data.partition import local_split, matching_test, public_split
 from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.metrics import Scorer
 from fedstill.models import Shape, initial, models
 
 
@@ -178,7 +179,8 @@ def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Ind
         counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
         local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
         pool, whole = tests, torch.arange(len(tests))
-    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1)
+    scorer = Scorer.of(experiment.metric, experiment.metrics)
+    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
 
 
 def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Indices, Indices]:

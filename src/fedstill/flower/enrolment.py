@@ -92,6 +92,8 @@ def deployable(plan: Experiment) -> Experiment:
         raise UsageError("attack: sites are real; attacks can only be simulated (fedstill run)")
     if plan.drop:
         raise UsageError(f"drop = {plan.drop}: sites are real; drop-outs can only be simulated (fedstill run)")
+    if plan.metric != "accuracy" or plan.metrics:
+        raise UsageError("metric: sites send counts of right answers only, so a deployed run reports accuracy")
     if plan.public is not None and not isinstance(plan.public, str):
         raise UsageError(
             f"public = {plan.public}: {plan.title} needs a public set that the hub and every site can read; "
