@@ -55,7 +55,9 @@ def reproduce(
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
     from fedstill.core.errors import UsageError
     from fedstill.experiment import reproduce as papers
+    from fedstill.experiment.claims import claims, judged
     from fedstill.experiment.presets import read_preset
+    from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
     from fedstill.report.progress import forecast, say, teller
 
@@ -91,11 +93,13 @@ def reproduce(
     numbers = papers.numbers(entries, done, failed)
     plain = json.dumps([number.plain() for number in numbers], indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")
+    verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:
         print(plain)
     elif numbers:
         paper_table.show(numbers, preset.title)
-    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed())
+        print("\n".join(claim_tables.lines(verdicts)))
+    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed(), claim_tables.section(verdicts))
     say(f"page: {page}" if page else "no run came to its end: no page")
     if failed:
         raise typer.Exit(1)

@@ -22,6 +22,8 @@ TIMES = (1, 3, 10)
 """What a documented rate is multiplied with in tuning: as many trials for every method."""
 TUNING_SEED = 101
 """Apart from the seeds that are reported."""
+TUNING_ROUNDS = 10
+"""A third of the board's: a rate that is too small or too large shows early."""
 METRICS = ("amp", "fm", "wlp", "accuracy")
 
 
@@ -179,7 +181,10 @@ def _relative(
 def tuned(
     preset: Preset, rows: Sequence[str] = (), tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, float]:
-    """The rate of every method that has the best AMP on the first task: `TIMES` the documented one, `TUNING_SEED`."""
+    """The rate of every method that has the best AMP on the first task after `TUNING_ROUNDS`, seed `TUNING_SEED`.
+
+    Each method has as many trials: `TIMES` its documented rate. `rows` chooses methods; `tell` gets a line for each.
+    """
     first = preset.content["columns"][0]["label"]
     found = {}
     for cell in preset.cells():
@@ -190,8 +195,9 @@ def tuned(
         for times in TIMES:
             rate = float(f"{documented.lr * times:.6g}")
             method = {**cell.settings["method"], "lr": rate}
-            settings = {**cell.settings, "method": method, "seed": TUNING_SEED, "workers": "inline"}
-            result = start(experiment({**settings, "evaluate_every": settings["rounds"]}), out=None)
+            short = {"rounds": TUNING_ROUNDS, "evaluate_every": TUNING_ROUNDS, "workers": "inline"}
+            settings = {**cell.settings, **short, "method": method, "seed": TUNING_SEED}
+            result = start(experiment(settings), out=None)
             amp = result.last(which(result, cell.model)[0])["amp"]
             trials[rate] = described("amp").direction * amp if amp == amp else -math.inf
         found[cell.row] = max(trials, key=lambda rate: trials[rate])
