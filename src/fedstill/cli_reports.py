@@ -40,7 +40,7 @@ def reproduce(
     every: Annotated[bool, typer.Option("--all", help="Every preset: run what has no record yet.")] = False,
     budget: Annotated[str, typer.Option(help="With --all: for how long, like 2h or 90m.")] = "1h",
     results: Annotated[Path, typer.Option(help="With --all: where records go.")] = Path("results"),
-    seeds: Seeds = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds. [1, with --full 3]")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the preset's.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only rows with this label (* and ? allowed).")] = None,
@@ -71,7 +71,14 @@ def reproduce(
     apply_settings(override, settings or [])
     room = out / preset.name
     entries = papers.plan(
-        preset, room, seeds=seeds, rounds=rounds, full=full, override=override, rows=row or (), columns=column or ()
+        preset,
+        room,
+        seeds=seeds or (3 if full else 1),
+        rounds=rounds,
+        full=full,
+        override=override,
+        rows=row or (),
+        columns=column or (),
     )
     if preset.kind == "partition" and not dry_run:
         print(paper_table.partitions(preset, entries, room))
