@@ -5,7 +5,7 @@ import torch
 from smallest import small_experiment, small_method
 
 from fedstill.core.shelf import Storage
-from fedstill.data import Samples
+from fedstill.data.pixels import images
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.stage import stage
@@ -20,7 +20,7 @@ def exam(**changes: object) -> Exam:
     """Predictions 0 1 2 0 1 2 against labels 0 1 1 0 2 2: right, right, wrong, right, wrong, right."""
     x = torch.zeros(6, 1, 8, 8)
     x[:, 0, 0, 0] = torch.tensor([0.0, 1, 2, 0, 1, 2])
-    pool = Samples(x, torch.tensor([0, 1, 1, 0, 2, 2]), (0.0,), (1.0,))
+    pool = images(x, torch.tensor([0, 1, 1, 0, 2, 2]), (0.0,), (1.0,))
     local = (torch.tensor([0, 1, 2]), torch.tensor([3, 4]), torch.tensor([], dtype=torch.int64))
     settings = {"whole": torch.tensor([2, 3, 4, 5]), "threads": 2, "chunk": 2, **changes}
     return Exam(pool, local, classes=3, device=torch.device("cpu"), **settings)  # type: ignore[arg-type]
@@ -73,5 +73,5 @@ def test_threads_and_one_pass_change_nothing() -> None:
     each = ready.exam.scores(ready.exam.answers(module))["accuracy_per_client"]
     for client, index in enumerate(ready.exam.local):
         with torch.no_grad():
-            alone = module(ready.exam.pool[index].images()).argmax(-1) == ready.exam.pool.y[index]
+            alone = module(ready.exam.pool[index].inputs()).argmax(-1) == ready.exam.pool.y[index]
         assert each[client] == pytest.approx(float(alone.float().mean()))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedstill import cli
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import UsageError
 from fedstill.experiment import batch, reproduce
 from fedstill.experiment.config import experiment
 from fedstill.experiment.presets import read_preset
@@ -239,15 +239,6 @@ def test_dry_run_runs_nothing_and_says_how_long(
     assert "FedAvg (OCA) × α = 1: 0 of 3 runs, the same as above" in out
     assert "in all about " in out
     assert not (tmp_path / "runs").exists()
-
-
-def test_two_who_work_in_one_folder_are_kept_apart(tmp_path: Path) -> None:
-    with (
-        batch.alone(tmp_path),
-        pytest.raises(RunError, match="another fedstill is at work there"),
-        batch.alone(tmp_path, 0.2),
-    ):
-        pass
 
 
 WHO = """

@@ -12,6 +12,7 @@ import fedstill.methods
 import fedstill.parts.robust  # noqa: F401
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
+from fedstill.core.turn import Wrapper, forged, misfit
 from fedstill.core.value import Value, build, deciding, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
 from fedstill.experiment.metrics import Scorer
@@ -61,6 +62,9 @@ class Experiment(Value):
         doc="the public set: a share of every class, train (the training samples), or another data set",
     )
     attack: Attack | None = setting(None, option=True, doc="what malicious clients do")
+    wrappers: tuple[Wrapper, ...] = setting(
+        (), doc="what is wrapped around every client's turn, innermost first: compression, noise, a policy"
+    )
     malicious: tuple[float, ...] = setting((), option=True, doc="the malicious clients, or their share")
     drop: float = setting(0.0, ge=0, le=1, option=True, doc="probability that an active client does not answer")
     workers: str = setting(
@@ -70,6 +74,15 @@ class Experiment(Value):
         doc="worker processes (auto: one per core), inline, or threads; never changes the bits",
     )
     device: str = setting("cpu", option=True, doc="cpu, cuda, mps or auto")
+    patience: int | None = setting(
+        None,
+        ge=1,
+        option=True,
+        doc="stop when the AMP of the overall model (else the first) was not the best for so many evaluated rounds",
+    )
+    fingerprint: str | None = setting(
+        None, decides="running", doc="of the data: a run with it refuses others (written by the run itself)"
+    )
     evaluate_every: int = setting(1, ge=1, decides="reporting", doc="rounds between evaluations")
     checkpoint_every: int = setting(1, ge=1, decides="running", doc="rounds between checkpoints")
     per_class: bool = setting(
@@ -118,10 +131,13 @@ class Experiment(Value):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
-        for what, part in (("attack", self.attack), ("gather", getattr(self.method, "gather", None))):
-            wrong = part and part.misfit(self.method)
-            if wrong:
-                raise UsageError(f"{what} = {plain(part)['name']}: {wrong}")
+        gather = getattr(self.method, "gather", None)
+        if gather is not None and (wrong := gather.misfit(self.method)):
+            raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
+        chain = self.wrappers if self.attack is None else forged(self.method, self.wrappers, self.attack)
+        if odd := misfit(self.method, chain):
+            what = "attack" if odd[0] is self.attack else "wrappers"
+            raise UsageError(f"{what} = {plain(odd[0])['name']}: {odd[1]}")
 
     def _in_one_place(self) -> None:
         """Refuse what needs clients."""

@@ -47,7 +47,7 @@ class Exam:
     @cached_property
     def images(self) -> Tensor:
         """The pool, normalised once."""
-        return self.pool.images().to(self.device)
+        return self.pool.inputs().to(self.device)
 
     def answers(self, module: nn.Module) -> Answers:
         """The module's answers to the whole pool. Chunks are fixed, so threads do not change the bits."""

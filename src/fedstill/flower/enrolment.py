@@ -1,13 +1,12 @@
 """What a deployed run agrees on when it begins: which plans can be deployed, and the setting the sites make."""
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedstill.core.errors import DataError, UsageError
+from fedstill.core.errors import DataError, FedstillError, UsageError
 from fedstill.data import Dataset, load
-from fedstill.data.summary import Summary, agreed, common_classes, pooled
+from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.setting import Setting, with_tuples
 from fedstill.experiment.stage import assigned
@@ -22,11 +21,10 @@ def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Sett
     classes = common_classes([party.class_names for party in known])
     if len(classes) < 2:
         raise DataError(f"all sites have one class only ({classes[0]}); at least two are needed")
-    mean, std = pooled(known)
     plan = replace(plan, data="sites", clients=len(sites), transport="flower")
     base = Setting(
         run, plan.plain(), sites, tuple(enrolled[s].samples for s in sites), tuple(enrolled[s].tests for s in sites),
-        classes, known[0].shape, known[0].dtype, min(party.lowest for party in known), mean, std, (),
+        classes, pooled(known).plain(), known[0].dtype, min(party.lowest for party in known), (),
     )  # fmt: skip
     return replace(base, specs=_models(plan, base.sample(), [enrolled[site].model for site in sites], sites))
 
@@ -51,21 +49,14 @@ def introduced(site: Enrolled) -> Summary:
     """What a site says of its data, checked as far as that can be done from afar."""
     try:
         known = Summary(**with_tuples(site.summary))
-        numbers = (*known.mean, *known.std, *known.measured_mean, *known.measured_std, known.lowest)
+        wrong = unsound(known)
         sound = (
-            all(math.isfinite(number) for number in numbers)
-            and len(known.shape) == 3
-            and len(known.mean)
-            == len(known.std)
-            == len(known.measured_mean)
-            == len(known.measured_std)
-            == known.shape[0]
-            and known.dtype in ("uint8", "float32")
+            wrong is None
             and 0 < site.samples <= known.size
             and site.tests >= 0
             and all(isinstance(name, str) for name in known.class_names)
         )
-    except (ValueError, TypeError, AttributeError, IndexError):
+    except (ValueError, TypeError, AttributeError, IndexError, FedstillError):
         sound = False
     if not sound:
         raise DataError("its introduction is not sound")

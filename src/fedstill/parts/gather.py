@@ -54,7 +54,7 @@ class Gather(Value, ABC):
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
-        return None if self.reads is None else lacking(method, *self.reads)
+        return None if self.reads is None else lacking(method.uploads(), *self.reads)
 
     def init(self, env: Env, weights: State | None) -> Any:
         """The gather's state before the first round; `weights` are the initial global weights, if any travel."""
@@ -84,9 +84,9 @@ class Gather(Value, ABC):
 gathers: Registry[Gather] = Registry("gather", Gather)
 
 
-def lacking(method: Method[Any, Any, Any, Any], field: str, *wanted: Carries) -> str | None:
-    """What a method's upload lacks for a part that works on this field, if anything."""
-    carried = {f.name: f.metadata.get("carries") for f in fields(method.uploads())}
+def lacking(upload: type, field: str, *wanted: Carries) -> str | None:
+    """What an upload lacks for a part that works on this field, if anything."""
+    carried = {f.name: f.metadata.get("carries") for f in fields(upload)}
     if carried.get(field) in wanted:
         return None
     sent = ", ".join(dict.fromkeys(map(str, carried.values())))

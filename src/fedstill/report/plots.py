@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state
+from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.report.partition import partition_figure
@@ -115,7 +117,7 @@ def imagined(result: Result) -> Pictures:
     if result.run_dir is None or name not in methods or not hasattr(methods[name], "make_generator"):
         return []
     state, _ = RunDir(result.run_dir).latest()
-    kept = {} if state is None else {k: state.clients[k] for k in sorted(state.clients)[:CLIENTS]}
+    kept = {} if state is None else {k: method_state(state.clients[k]) for k in sorted(state.clients)[:CLIENTS]}
     if not all(hasattr(own, "generator") for own in kept.values()):
         return []
     try:
@@ -123,7 +125,8 @@ def imagined(result: Result) -> Pictures:
         env = stage(plan, Storage()).env
     except FedstillError:  # the data are not on this machine
         return []
-    mean, std = (np.array(values)[:, None, None] for values in (env.mean, env.std))
+    if not isinstance(env.kind, Image):
+        return []
     found: Pictures = []
     for client, own in kept.items():
         here = env.at(len(result.rows), client)
@@ -134,8 +137,8 @@ def imagined(result: Result) -> Pictures:
             return []
         noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
         with torch.no_grad():
-            images = generator.train()(noise)[:SAMPLES].numpy() * std + mean
-        found.append((f"imagined by client {client}", images_figure(images.clip(0, 1), [""] * SAMPLES)))
+            images = env.kind.shown(generator.train()(noise)[:SAMPLES]).numpy()
+        found.append((f"imagined by client {client}", images_figure(images, [""] * SAMPLES)))
     return found
 
 
@@ -154,6 +157,7 @@ def malicious_clients(result: Result) -> list[int]:
         return []
 
 
+@views.register("curves")
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
     wanted = [result.metric(key) for key in metrics] or result.metrics

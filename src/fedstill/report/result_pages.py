@@ -23,7 +23,9 @@ from fedstill.report import claims as claim_tables
 from fedstill.report import leaderboard, paper_table
 
 SEEDS = 3
-_BLOCK = re.compile(r"(<!-- results (?P<words>[^\n]*?) -->\n)(?P<text>.*?)(<!-- end of results -->)", re.DOTALL)
+_BLOCK = re.compile(
+    r"(^<!-- results (?P<words>[^\n]*?) -->\n)(?P<text>.*?)(^<!-- end of results -->)", re.DOTALL | re.M
+)
 
 
 def remade(text: str, archive: Archive) -> str:
@@ -32,7 +34,7 @@ def remade(text: str, archive: Archive) -> str:
     def block(found: re.Match[str]) -> str:
         return f"{found[1]}{made(found['words'], archive)}\n{found[4]}"
 
-    if text.count("<!-- results ") != len(_BLOCK.findall(text)):
+    if len(re.findall("^<!-- results ", text, re.M)) != len(_BLOCK.findall(text)):
         raise UsageError("a marker `<!-- results … -->` has no `<!-- end of results -->`")
     return _BLOCK.sub(block, text)
 

@@ -75,12 +75,21 @@ def collect(paths: Iterable[Path]) -> list[Result]:
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs of the same experiment, seed apart, together; of each group those that have come furthest."""
+    """Runs of the same experiment on the same data, seed apart, together; of each group those that came furthest."""
     found: dict[str, list[Result]] = {}
     for result in results:
         same = identity(complete(result.experiment), "seed", reporting=False)
         found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in found.values()]
+    alike = [group for members in found.values() for group in _by_data(members)]
+    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
+
+
+def _by_data(members: Sequence[Result]) -> list[list[Result]]:
+    """Runs with the same settings, apart where their data differ; a run of old, without a fingerprint, cannot tell."""
+    prints = dict.fromkeys(r.experiment.get("fingerprint") for r in members)
+    if len([known for known in prints if known]) < 2:
+        return [list(members)]
+    return [[r for r in members if r.experiment.get("fingerprint") == known] for known in prints]
 
 
 def complete(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A live page on this machine for runs in progress. It reads the runs' folders and nothing else."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,8 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError
+from fedstill.experiment.batch import finished
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.drive import active
+from fedstill.experiment.lock import writer
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import html
@@ -57,7 +58,7 @@ class Observed:
         """What it gave so far."""
         return Result(self.settings, self.rows, self.path)
 
-    def state(self, now: float) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """What the page shows of it."""
         self.refresh()
         plan, rows = self.settings, self.rows
@@ -66,7 +67,7 @@ class Observed:
         models = result.models
         spent = [sum(row["seconds"].values()) for row in rows]
         pace = fmean(spent[-RECENT:]) if spent else None
-        status = self._status(now, pace)
+        status = self._status()
         going = status in ("running", "starting")
         return {
             "name": str(self.path),
@@ -87,17 +88,14 @@ class Observed:
             "worst": {m: _worst(result, m) for m in models},
         }
 
-    def _status(self, now: float, pace: float | None) -> str:
-        if (self.path / "result.json").exists() and len(self.rows) >= self.settings["rounds"]:
+    def _status(self) -> str:
+        if writer(self.path) is not None:
+            return "running" if self.rows else "starting"
+        if finished(self.path):
             return "finished"
         if (self.path / "last_error.txt").exists():
             return "failed"
-        latest = max(
-            f.stat().st_mtime for name in ("metrics.jsonl", "experiment.json") if (f := self.path / name).exists()
-        )
-        if now - latest > 60 + 6 * (pace or 60):  # nobody tells us that a run was stopped; it just falls silent
-            return "silent"
-        return "running" if self.rows else "starting"
+        return "stopped"  # nobody writes there: the lock would say so
 
 
 def _worst(result: Result, model: str) -> dict[str, Any] | None:
@@ -117,7 +115,7 @@ class Observatory:
         runs, notes = [], []
         for path in find_runs(self.path):
             try:
-                runs.append(self.known.setdefault(path, Observed(path)).state(time.time()))
+                runs.append(self.known.setdefault(path, Observed(path)).state())
             except WRONG as error:
                 self.known.pop(path, None)
                 notes.append(f"{path}: {error}")

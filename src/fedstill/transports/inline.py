@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError
-from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import Party, turn
 
 
 class Inline:

@@ -22,9 +22,9 @@ import torch
 
 from fedstill.core import record
 from fedstill.core.errors import RunError
-from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import Party, turn
 from fedstill.transports.inline import describe, longest_first
 
 
