@@ -168,14 +168,15 @@ def page(
     failed: Mapping[Path, str],
     room: Path,
     command: str,
+    claims: str = "",
 ) -> Path | None:
-    """Write the table's page; None where there is nothing to show."""
+    """Write the table's page, with the section on `claims`; None where there is nothing to show."""
     lines = series(entries, done)
     notes = [f"{e.cell.row} × {e.cell.column}: {e.why_not}" for e in entries if e.why_not]
     notes += [f"{path}: {reason}" for path, reason in failed.items()]
     differ = differences(preset, entries)
     source = f"{preset.content.get('paper', '')} {preset.content.get('source', '')}".strip()
-    lead = section(numbers, preset.note, source, differ) if numbers else ""
+    lead = (section(numbers, preset.note, source, differ) if numbers else "") + claims
     if lines:
         text = html.page(lines, title=preset.title, notes=notes, command=command, lead=lead)
     elif any(number.known for number in numbers):  # counted, not run: there are no curves
