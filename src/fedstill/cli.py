@@ -295,4 +295,4 @@ if __name__ == "__main__":
 
     entry()
 
-from fedstill import cli_demo, cli_deploy, cli_reports  # noqa: E402, F401 (their commands join `app`)
+from fedstill import cli_demo, cli_deploy, cli_reports, cli_results  # noqa: E402, F401 (their commands join `app`)

@@ -34,7 +34,12 @@ def report(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A preset (see `fedstill ls presets`), or a preset.toml of your own.")],
+    name: Annotated[
+        str | None, typer.Argument(help="A preset (see `fedstill ls presets`), or a preset.toml of your own.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every preset: run what has no record yet.")] = False,
+    budget: Annotated[str, typer.Option(help="With --all: for how long, like 2h or 90m.")] = "1h",
+    results: Annotated[Path, typer.Option(help="With --all: where records go.")] = Path("results"),
     seeds: Seeds = 1,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the preset's.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
@@ -48,11 +53,17 @@ def reproduce(
     debug: Debug = False,
 ) -> None:
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
+    from fedstill.core.errors import UsageError
     from fedstill.experiment import reproduce as papers
     from fedstill.experiment.presets import read_preset
     from fedstill.report import paper_table
     from fedstill.report.progress import forecast, say, teller
 
+    if every == (name is not None):
+        raise UsageError("reproduce: give a preset's name, or --all")
+    if name is None:
+        _queue(out, results, budget, jobs, dry_run)
+        return
     preset = read_preset(name)
     override: dict[str, Any] = {"method": {}}
     apply_settings(override, settings or [])
@@ -86,6 +97,29 @@ def reproduce(
         paper_table.show(numbers, preset.title)
     page = paper_table.page(preset, entries, done, numbers, failed, room, _typed())
     say(f"page: {page}" if page else "no run came to its end: no page")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _queue(out: Path, results: Path, budget: str, jobs: int | None, dry_run: bool) -> None:
+    """Run what no record answers, most telling cells first."""
+    from fedstill.experiment import queue
+    from fedstill.experiment.records import Archive
+    from fedstill.report.progress import say, teller
+
+    room, archive = out / "all", Archive(results)
+    spend = queue.seconds(budget)
+    waiting = list(queue.wanted(queue.turns(), archive, room))
+    say(f"{len(archive.records)} records in {results}, {len(waiting)} runs without one")
+    if dry_run:
+        for one in waiting:
+            print(f"{one.cell}, seed {one.job.plan.seed}, {one.job.plan.rounds} rounds")
+        return
+    say(f"runs go to {room} (fedstill watch {room})")
+    failed = queue.carry_on(archive, room, budget=spend, at_once=jobs, tell=teller())
+    say(f"{len(archive.records)} records in {results}")
+    for path, reason in failed.items():
+        say(f"{path}: {reason}")
     if failed:
         raise typer.Exit(1)
 

@@ -7,6 +7,7 @@ is where the next start goes on.
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -71,9 +72,15 @@ def cores() -> int:
 
 
 def run_all(
-    jobs: Sequence[Job], at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
+    jobs: Sequence[Job],
+    at_once: int | None = None,
+    tell: Callable[[News], None] = lambda news: None,
+    until: float = math.inf,
 ) -> dict[Path, str]:
-    """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on."""
+    """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on.
+
+    What still runs at `until` (by `time.monotonic`) is stopped; the next call takes it up where it was.
+    """
     unique = list({j.path: j for j in jobs}.values())
     missing = []
     for one in unique:
@@ -85,7 +92,7 @@ def run_all(
     busy: dict[Connection, tuple[Job, Any]] = {}
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     try:
-        while missing or busy:
+        while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):
                 one = missing.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
@@ -96,7 +103,7 @@ def run_all(
                 theirs.close()
                 busy[ours] = (one, process)
                 tell(News(one, "started"))
-            for pipe in wait(list(busy)):
+            for pipe in wait(list(busy), None if until == math.inf else max(0.0, until - time.monotonic())):
                 assert isinstance(pipe, Connection)
                 one, process = busy[pipe]
                 news = _hear(pipe, one, process)
@@ -146,11 +153,13 @@ def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
+        row = {}
         if (path / "experiment.json").exists():
             resume(path, watcher=_Messenger(pipe))
         else:
             start(experiment(settings), out=path.parent, name=path.name, watcher=_Messenger(pipe))
-        _send(pipe, {"what": "done"})
+            row["cpu_seconds"] = time.process_time()  # of the whole run: nothing of it was done elsewhere
+        _send(pipe, {"what": "done", "row": row})
     except FedstillError as error:
         _send(pipe, {"what": "failed", "reason": str(error)})
     except Exception as error:

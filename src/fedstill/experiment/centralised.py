@@ -22,6 +22,7 @@ from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.export import trained
+from fedstill.experiment.records import Record, record_id, record_of, tensors_digest
 from fedstill.experiment.stage import Stage
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedkf import KnowledgeFusion
@@ -58,6 +59,27 @@ def taught(plan: Experiment, teacher: Path) -> Taught:
         made = _teach(plan, teacher)
     record.save(file, made)
     return made
+
+
+def student_record(plan: Experiment, teacher: Path, cell: str = "") -> Record:
+    """The record of a student of the teacher in this folder; it is taught if it was not yet."""
+    made = taught(plan, teacher)
+    accuracies = list(made.accuracies)
+    return replace(
+        record_of(teacher, cell),
+        id=record_id(plan),
+        experiment=plan.plain(),
+        rounds=list(range(1, len(accuracies) + 1)),
+        curves={"student": {"accuracy": accuracies}},
+        per_client={},
+        facts={},
+        seconds={},
+        cpu_seconds=None,
+        modules={},
+        bytes={"down": {}, "up": {}},
+        bits=hashlib.sha256(json.dumps(accuracies).encode()).hexdigest()[:16],
+        weights=tensors_digest(made),
+    )
 
 
 def _teach(plan: Experiment, path: Path) -> Taught:

@@ -94,9 +94,13 @@ class KnowledgeFusion(Averaging):
             imagined = self.imagine(env, artist, stream)
             features = teacher.features(imagined)  # type: ignore[operator]
             wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
+            lesson = (x, y, imagined.detach(), wisdom.detach())
+            if self.rivals(env):  # the generator looks for what the student does not know even after its step
+                student.step(*self.student_loss(student, *lesson))
             if artist is not None:
                 artist.step(self.generator_loss(env, wisdom, features, student, imagined))
-            student.step(*self.student_loss(student, x, y, imagined.detach(), wisdom.detach()))
+            if not self.rivals(env):
+                student.step(*self.student_loss(student, *lesson))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
         if artist is None:
             return Imagination({}, {}, kept), upload
@@ -128,9 +132,13 @@ class KnowledgeFusion(Averaging):
         if self.profile == "authors":
             entropy = 1 + entropy / math.log(env.classes)
         loss = entropy + self.lambda1 * one_hot(wisdom) + self.lambda2 * activation(features)
-        if self.profile == "authors" and env.shape[0] == 3:  # also look for what the student does not know yet
-            loss = loss - self.gamma * kl(wisdom, student.freely(imagined))
+        if self.rivals(env):  # the teacher is a constant here: the student alone is to be put in doubt
+            loss = loss - self.gamma * kl(wisdom.detach(), student.freely(imagined))
         return loss
+
+    def rivals(self, env: Env) -> bool:
+        """Does the generator also get −γ·KL, as in the authors' code on colour images?"""
+        return self.profile == "authors" and env.shape[0] == 3
 
     def student_loss(
         self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor

@@ -81,6 +81,31 @@ class FeatureGenerator(nn.Module):
         return features
 
 
+class EmbeddedFeatures(nn.Module):
+    """FedGen as DaFKD and FedRAD use it: two embeddings, of noise and label, then two fully connected layers (final).
+
+    Both hidden layers have LeakyReLU and BatchNorm.
+    """
+
+    def __init__(self, width: int, classes: int, noise: int, hidden: int = 256) -> None:
+        super().__init__()
+        self.label = nn.Embedding(classes, hidden)
+        self.noise = nn.Linear(noise, hidden)
+        self.body = nn.Sequential(
+            nn.BatchNorm1d(2 * hidden),
+            nn.LeakyReLU(0.2),
+            nn.Linear(2 * hidden, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.LeakyReLU(0.2),
+            nn.Linear(hidden, width),
+        )
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        """Feature vectors of the noise z for the labels y."""
+        features: Tensor = self.body(torch.cat([self.noise(z), self.label(y)], 1))
+        return features
+
+
 def build_conditional(
     name: str,
     shape: Shape,

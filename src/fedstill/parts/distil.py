@@ -109,7 +109,7 @@ class Distillation(Value):
 
     distill_lr: float = setting(1e-2, gt=0, doc="learning rate of distillation")
     distill_optimizer: Optimizer = setting("sgd", doc="sgd or adam, for distillation")
-    distill_epochs: int = setting(1, ge=1, doc="passes over the distillation samples")
+    distill_epochs: int = setting(10, ge=1, doc="passes over the distillation samples")
     distill_batch: int = setting(32, ge=1, doc="batch size of distillation")
     temperature: float = setting(1.0, gt=0, doc="t of the distillation")
     warm_up: int = setting(0, ge=0, doc="first rounds without distillation, while the generator learns")
