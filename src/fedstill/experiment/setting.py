@@ -36,6 +36,10 @@ class Setting:
     std: tuple[float, ...]
     specs: tuple[str, ...]
     """The model of every client, and last the server's."""
+    run_id: str = ""
+    """What tells this run from another of the same name; nobody can guess it."""
+    counted: tuple[int, ...] = ()
+    """The sample counts that sites are weighed by, where they are not `sizes`."""
 
     @property
     def plan(self) -> Experiment:
@@ -67,7 +71,7 @@ class Setting:
         known = None if public is None else public.fit(pixels_of(self.specs))
         return Env(
             seed=self.plan.seed,
-            sizes=self.sizes,
+            sizes=self.counted or self.sizes,
             classes=len(self.class_names),
             shape=shape,
             build=builder(self.specs, shape, len(self.class_names)),

@@ -6,42 +6,23 @@ with a minor version; it is tried with flwr 1.41 and 1.42.
 
 import hashlib
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import httpx
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.cli.build import build_fab_from_files
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import (
-    fab_to_proto,
-    message_from_proto,
-    message_to_proto,
-    user_config_from_proto,
-    user_config_to_proto,
-)
-from flwr.proto.control_pb2 import (
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    StreamLogsRequest,
-)
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    RegisterNodeFleetRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.common import constant, serde
+from flwr.proto import control_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2, runtime_pb2
 from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER as PUBLIC_KEY
+from flwr.supercore.constant import FLEET_HTTP_SIGNATURE_HEADER as SIGNATURE
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import (
@@ -62,21 +43,21 @@ from flwr.supercore.inflatable.inflatable_utils import (
     push_objects,
 )
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.primitives import asymmetric
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedstill.core.errors import FedstillError
 
 CHUNK = 5 << 20
 """Bytes of one of Flower's objects, at most."""
+HUB = constant.SUPERLINK_NODE_ID
+"""The hub's own node number: it answers for nodes that went away."""
+MOST_OBJECTS = 1024
+"""Objects of a message that a hub takes in at all: 5 GiB of chunks."""
 OVERHEAD = 16
 """Objects of a message beside its chunks of data."""
-
-__all__ = [
-    "AppMessages", "Control", "Fleet", "KnownRun", "Parcel", "TooLarge", "TooLate", "bundle", "generate_key_pairs",
-    "public_key_to_bytes", "serve_superlink", "started_bundle",
-]  # fmt: skip
 
 
 class TooLarge(FedstillError):
@@ -153,7 +134,7 @@ class AppMessages:
 
     def announced(self, asked: list[str], limit: int) -> Iterator[tuple[str, int, Parcel | FedstillError]]:
         """The answers that have come to the messages asked for: that message's number, the sender's node, a parcel."""
-        found = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=asked))
+        found = self.grid._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=asked))
         for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             try:
                 parcel: Parcel | FedstillError = Parcel.of(tree, limit)
@@ -167,11 +148,11 @@ class AppMessages:
         if not parcel.fetch(make_pull_object_fn_protobuf(client.PullObject, node, run), limit):
             return None
         client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=parcel.id)
+            message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=parcel.id)
         )
         message = parcel.message()
         if message.has_error():
-            if message.error.code == ErrorCode.NODE_UNAVAILABLE:
+            if message.error.code == constant.ErrorCode.NODE_UNAVAILABLE:
                 raise NodeGone
             reason = str(message.error.reason or "failed")[:200]
             raise FedstillError(f"{reason} (Flower's code {message.error.code})")
@@ -195,7 +176,7 @@ class Fleet(AbstractContextManager["Fleet"]):
     """A node's line to the hub: the Fleet API."""
 
     def __init__(self, address: str, insecure: bool, root: bytes | None, keys: tuple[Any, Any]) -> None:
-        self.public = public_key_to_bytes(keys[1])
+        self.public = asymmetric.public_key_to_bytes(keys[1])
         self.client = FleetHttpClient.from_server_address(
             address,
             insecure,
@@ -208,28 +189,28 @@ class Fleet(AbstractContextManager["Fleet"]):
 
     def register(self) -> None:
         """Make this node's key known, where a hub takes any."""
-        self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self.public))
+        self.client.RegisterNode(fleet_pb2.RegisterNodeFleetRequest(public_key=self.public))
 
     def activate(self, heartbeat: float) -> int:
         """Enter the hub; the node's number."""
-        request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=heartbeat)
+        request = fleet_pb2.ActivateNodeRequest(public_key=self.public, heartbeat_interval=heartbeat)
         return int(self.client.ActivateNode(request).node_id)
 
     def leave(self, node: int) -> None:
         """Leave the hub."""
-        self.client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+        self.client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node))
 
     def beat(self, node: int, heartbeat: float) -> bool:
         """Give a sign of life; False when the hub does not know this node any more."""
-        request = SendNodeHeartbeatRequest(node=Node(node_id=node), heartbeat_interval=heartbeat)
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=Node(node_id=node), heartbeat_interval=heartbeat)
         return bool(self.client.SendNodeHeartbeat(request).success)
 
     def look(self, node: int, limit: int) -> Incoming | None:
         """The next message for this node, if there is one."""
-        found = self.client.PullMessages(PullMessagesRequest(node=Node(node_id=node)))
+        found = self.client.PullMessages(fleet_pb2.PullMessagesRequest(node=Node(node_id=node)))
         if not found.messages_list:
             return None
-        head = message_from_proto(found.messages_list[0])
+        head = serde.message_from_proto(found.messages_list[0])
         try:
             parcel: Parcel | FedstillError = Parcel.of(found.message_object_trees[0], limit)
         except FedstillError as error:
@@ -241,19 +222,19 @@ class Fleet(AbstractContextManager["Fleet"]):
         if isinstance(incoming.parcel, FedstillError):
             raise incoming.parcel
         me = Node(node_id=node)
-        if not incoming.parcel.fetch(
-            make_pull_object_fn_protobuf(self.client.PullObject, me, incoming.run), limit
-        ):
+        if not incoming.parcel.fetch(make_pull_object_fn_protobuf(self.client.PullObject, me, incoming.run), limit):
             return None
         self.client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=me, run_id=incoming.run, message_object_id=incoming.parcel.id)
+            message_pb2.ConfirmMessageReceivedRequest(
+                node=me, run_id=incoming.run, message_object_id=incoming.parcel.id
+            )
         )
         return incoming.parcel.message().content
 
     def run_is_over(self, node: int, run: int) -> bool:
         """Has the run that a message belongs to ended?"""
         try:
-            found = self.client.GetRun(GetRunRequest(node=Node(node_id=node), run_id=run))
+            found = self.client.GetRun(run_pb2.GetRunRequest(node=Node(node_id=node), run_id=run))
         except httpx.HTTPStatusError as error:
             return error.response.status_code in (httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND)
         return bool(found.run.status.status == "finished")
@@ -266,9 +247,9 @@ class Fleet(AbstractContextManager["Fleet"]):
         try:
             with no_object_id_recompute():
                 found = self.client.PushMessages(
-                    PushMessagesRequest(
+                    fleet_pb2.PushMessagesRequest(
                         node=me,
-                        messages_list=[message_to_proto(remove_content_from_message(reply))],
+                        messages_list=[serde.message_to_proto(remove_content_from_message(reply))],
                         message_object_trees=[get_object_tree(reply)],
                         clientapp_runtime_list=[seconds],
                     )
@@ -319,35 +300,35 @@ class Control:
 
     def register(self, name: str, public: bytes) -> None:
         """Let the node with this key in, under this name."""
-        self.client.RegisterNode(RegisterNodeRequest(public_key=public, name=name))
+        self.client.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public, name=name))
 
     def start(self, fab: bytes, config: Mapping[str, Any]) -> int | None:
         """Start a run of this bundle; its number."""
-        request = StartRunRequest(
-            fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
-            override_config=user_config_to_proto(dict(config)),
+        request = control_pb2.StartRunRequest(
+            fab=serde.fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
+            override_config=serde.user_config_to_proto(dict(config)),
         )
         found = self.client.StartRun(request)
         return int(found.run_id) if found.HasField("run_id") else None
 
     def runs(self, run: int | None = None) -> list[KnownRun]:
         """The hub's runs, the newest first, or the one of this number."""
-        request = ListRunsRequest(limit=100) if run is None else ListRunsRequest(run_id=run)
+        request = control_pb2.ListRunsRequest(limit=100) if run is None else control_pb2.ListRunsRequest(run_id=run)
         found = self.client.ListRuns(request).run_dict.values()
         return [_known(r) for r in sorted(found, key=lambda r: r.pending_at, reverse=True)]
 
     def stop(self, run: int) -> None:
         """End a run."""
-        self.client.StopRun(StopRunRequest(run_id=run))
+        self.client.StopRun(control_pb2.StopRunRequest(run_id=run))
 
     def log(self, run: int) -> Iterator[str]:
         """A run's log from its beginning, piece by piece, as it grows."""
-        for piece in self.client.StreamLogs(StreamLogsRequest(run_id=run, after_timestamp=0.0)):
+        for piece in self.client.StreamLogs(control_pb2.StreamLogsRequest(run_id=run, after_timestamp=0.0)):
             yield piece.log_output
 
 
 def _known(run: Any) -> KnownRun:
-    name = str(user_config_from_proto(run.override_config).get("run", ""))
+    name = str(serde.user_config_from_proto(run.override_config).get("run", ""))
     return KnownRun(run.run_id, name, run.status.status, run.status.sub_status, run.status.details)
 
 
@@ -370,9 +351,54 @@ def bundle(project: str) -> bytes:
     return bytes(content)
 
 
+def new_keys() -> tuple[Any, Any]:
+    """A new private and public key of the kind that nodes have."""
+    private, public = asymmetric.generate_key_pairs()
+    return private, public
+
+
+def key_bytes(public: Any) -> bytes:
+    """A public key as Flower knows it."""
+    return bytes(asymmetric.public_key_to_bytes(public))
+
+
+def signing_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The public key that signed a node's request just now; None where the signature does not hold."""
+    try:
+        key, signature = (b64decode(headers[name.encode()], validate=True) for name in (PUBLIC_KEY, SIGNATURE))
+        stamp = headers[constant.TIMESTAMP_HEADER.encode()].decode("ascii")
+        age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+        if not -constant.SYSTEM_TIME_TOLERANCE < age < constant.TIMESTAMP_TOLERANCE + constant.SYSTEM_TIME_TOLERANCE:
+            return None
+        return (
+            key
+            if asymmetric.verify_signature(asymmetric.bytes_to_public_key(key), stamp.encode("ascii"), signature)
+            else None
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def pushed_fault(body: bytes) -> str | None:
+    """What is wrong with a node's request to send a message; None where it is its own answer to the hub."""
+    try:
+        request = fleet_pb2.PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return "not a request that can be read"
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        return "one message a request"
+    about = request.messages_list[0].metadata
+    if about.src_node_id != request.node.node_id or about.dst_node_id != constant.SUPERLINK_NODE_ID:
+        return "a message in another's name, or to another site"
+    if not about.reply_to_message_id:
+        return "a message that answers none"
+    objects = sum(1 for _ in islice(iterate_object_tree(request.message_object_trees[0]), MOST_OBJECTS + 1))
+    return f"a message of more than {MOST_OBJECTS} objects" if objects > MOST_OBJECTS else None
+
+
 def started_bundle(body: bytes) -> bytes:
     """The app bundle that a request to start a run brings."""
-    return bytes(StartRunRequest.FromString(body).fab.content)
+    return bytes(control_pb2.StartRunRequest.FromString(body).fab.content)
 
 
 def serve_superlink(words: list[str], around: Callable[[Any], Any], **options: Any) -> None:

@@ -4,6 +4,7 @@ A site says itself how many samples it has, and any finite weights pass the form
 model its own. Both caps are settings of the experiment (`largest_share`, `largest_update`); 1 and 0 turn them off.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from statistics import median
@@ -68,4 +69,4 @@ def norm(upload: Any, down: Any) -> float:
                 same = was is not None and was.shape == tensor.shape
                 change = tensor.double() - was.double() if was is not None and same else tensor.double()
                 total += float(change.square().sum())
-    return total**0.5
+    return math.sqrt(total)

@@ -1,20 +1,23 @@
 """What a deployed run agrees on when it begins: which plans can be deployed, and the setting the sites make."""
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.data import Dataset, load
 from fedstill.data.summary import Summary, agreed, common_classes, pooled
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.setting import Setting, with_tuples
+from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import assigned
-from fedstill.flower.messages import Enrolled
+from fedstill.flower.caps import capped
+from fedstill.flower.messages import LARGEST_SIDE, MOST_CLASSES, Enrolled, readable
+from fedstill.models.registry import models
 
 
-def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:
+def settle(run: str, run_id: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:
     """What follows from the sites' introductions; refuses sites that do not fit together."""
     sites = tuple(sorted(enrolled))
     known = [introduced(enrolled[site]) for site in sites]
@@ -24,9 +27,12 @@ def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Sett
         raise DataError(f"all sites have one class only ({classes[0]}); at least two are needed")
     mean, std = pooled(known)
     plan = replace(plan, data="sites", clients=len(sites), transport="flower")
+    sizes = tuple(enrolled[s].samples for s in sites)
+    counted = capped(sizes, plan.largest_share)
+    tests = tuple(enrolled[s].tests for s in sites)
     base = Setting(
-        run, plan.plain(), sites, tuple(enrolled[s].samples for s in sites), tuple(enrolled[s].tests for s in sites),
-        classes, known[0].shape, known[0].dtype, min(party.lowest for party in known), mean, std, (),
+        run, plan.plain(), sites, sizes, tests, classes, known[0].shape, known[0].dtype,
+        min(party.lowest for party in known), mean, std, (), run_id, () if counted == sizes else counted,
     )  # fmt: skip
     return replace(base, specs=_models(plan, base.sample(), [enrolled[site].model for site in sites], sites))
 
@@ -34,6 +40,9 @@ def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Sett
 def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequence[str]) -> tuple[str, ...]:
     """Every site's model: its own where it named one, else what the experiment gives it; last the server's."""
     *given, server = assigned(plan, sample)
+    for site, model in zip(sites, asked, strict=True):
+        if refused := misnamed(model, (*given, server)):
+            raise UsageError(f"site {site}: {refused}")
     chosen = [mine if mine != "auto" else theirs for mine, theirs in zip(asked, given, strict=True)]
     if plan.method.one_architecture:
         if plan.model == "auto" and not plan.models and asked[0] != "auto":
@@ -47,29 +56,35 @@ def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequ
     return (*chosen, server)
 
 
+def misnamed(model: str, named: Sequence[str]) -> str | None:
+    """Why the hub does not take a model by this name from a site: code that only a site names is never imported."""
+    if model == "auto" or model in models or model in named:
+        return None
+    return f"model {model!r}: neither one of fedstill's ({', '.join(models)}) nor named by the experiment"
+
+
 def introduced(site: Enrolled) -> Summary:
-    """What a site says of its data, checked as far as that can be done from afar."""
+    """What a site says of its data."""
+    return Summary(**site.summary.model_dump())
+
+
+_settings: TypeAdapter[Setting] = TypeAdapter(Setting, config=ConfigDict(strict=True, allow_inf_nan=False))
+
+
+def read_setting(text: str) -> Setting:
+    """A setting from its JSON, as it came from a hub: every field of its type, or it is refused."""
     try:
-        known = Summary(**with_tuples(site.summary))
-        numbers = (*known.mean, *known.std, *known.measured_mean, *known.measured_std, known.lowest)
-        sound = (
-            all(math.isfinite(number) for number in numbers)
-            and len(known.shape) == 3
-            and len(known.mean)
-            == len(known.std)
-            == len(known.measured_mean)
-            == len(known.measured_std)
-            == known.shape[0]
-            and known.dtype in ("uint8", "float32")
-            and 0 < site.samples <= known.size
-            and site.tests >= 0
-            and all(isinstance(name, str) for name in known.class_names)
-        )
-    except (ValueError, TypeError, AttributeError, IndexError):
-        sound = False
-    if not sound:
-        raise DataError("its introduction is not sound")
-    return known
+        setting = _settings.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"setting.{where}: {readable(first['msg'])}") from None
+    counts = {len(setting.sites), len(setting.sizes), len(setting.tests), len(setting.specs) - 1}
+    if len(counts) != 1 or (setting.counted and len(setting.counted) != len(setting.sites)):
+        raise DataError("setting: sites, sizes, tests and models must be as many")
+    if len(setting.class_names) > MOST_CLASSES or max(setting.shape) > LARGEST_SIDE or min(setting.shape) < 1:
+        raise DataError("setting: too many classes or too large images")
+    return setting
 
 
 def public_set(plan: Experiment, here: str | None) -> Dataset | None:

@@ -93,7 +93,8 @@ def read_public(path: Path) -> bytes:
     """A site's public key, in the form in which Flower registers it."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    from fedstill.flower.api import key_bytes
 
     try:
         key = load_ssh_public_key(path.read_bytes())
@@ -103,7 +104,7 @@ def read_public(path: Path) -> bytes:
         raise UsageError(f"{path}: not a public key of OpenSSH's format ({error})") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UsageError(f"{path}: must be an elliptic-curve key, as `fedstill keys` makes")
-    return bytes(public_key_to_bytes(key))
+    return key_bytes(key)
 
 
 def _free(path: Path) -> None:

@@ -37,7 +37,8 @@ Client = Annotated[int, Field(ge=0, le=10**6)]
 Seconds = Annotated[float, Field(ge=0, le=10**7)]
 Level = Annotated[float, Field(ge=-1e6, le=1e6)]
 """A pixel's value, or a mean or deviation of such."""
-Side = Annotated[int, Field(ge=1, le=4096)]
+LARGEST_SIDE = 4096
+Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 Channels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=64)]
 MOST_CLASSES = 10_000
 
@@ -60,6 +61,8 @@ class Enrol(_Head):
     run_id: RunId
     format: Annotated[int, Field(ge=0, le=1000)]
     experiment: Text
+    signature: Annotated[str, StringConstraints(max_length=200)] = ""
+    """Of the person who started it, where the hub was given one (base64)."""
 
 
 class DataSummary(_Head):

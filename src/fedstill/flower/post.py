@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Message
 
 from fedstill.core.errors import FedstillError
-from fedstill.flower.api import AppMessages, NodeGone, Parcel
+from fedstill.flower.api import HUB, AppMessages, NodeGone, Parcel
 from fedstill.flower.content import SMALL, attachment, packed, unpacked
 
 AWAY = "offline"
@@ -55,7 +55,7 @@ class Post:
         if asked:
             for number, sender, parcel in self.app.announced(asked, limit):
                 sent = self.under_way.get(number)
-                if sent is None or sender != sent.node:
+                if sent is None or sender not in (sent.node, HUB):
                     continue  # nobody answers for another
                 if isinstance(parcel, FedstillError):
                     del self.under_way[number]

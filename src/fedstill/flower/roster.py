@@ -24,11 +24,12 @@ class Remembered:
 class Roster:
     """Asks nodes who they are. A site's name is the one its key was registered under, else what it says."""
 
-    def __init__(self, post: Post, run: str, run_id: str, experiment: str) -> None:
+    def __init__(self, post: Post, run: str, run_id: str, experiment: str, signature: str = "") -> None:
         self.post = post
         self.run = run
         self.run_id = run_id
-        self.question = Enrol(run=run, run_id=run_id, format=FORMAT, experiment=experiment).dumps()
+        enrol = Enrol(run=run, run_id=run_id, format=FORMAT, experiment=experiment, signature=signature)
+        self.question = enrol.dumps()
         self.enrolled: dict[str, Enrolled] = {}
         self.sites: dict[str, int] = {}
         self.refused: dict[str, str] = {}
