@@ -57,6 +57,9 @@ def run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any other setting of method or experiment.")
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What AMP, FM and WLP are made of (see `fedstill ls metrics`). [accuracy]")
+    ] = None,
     track: Annotated[str | None, typer.Option(help="per-class: also report accuracy per class.")] = None,
     log: Annotated[str | None, typer.Option(help="tensorboard or mlflow: also log there (extras).")] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
@@ -74,7 +77,7 @@ def run(
     given = {
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
         "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
-        "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device,
+        "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
         "models": models and tuple(models.split(",")), "per_class": track == "per-class" or None,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
@@ -113,21 +116,22 @@ def compare(
     """Compare runs: mean ± spread over seeds, last and best round."""
     from fedstill.report import tables
 
-    rows = tables.comparison(tables.collect(paths))
+    results = tables.collect(paths)
+    rows, metrics = tables.comparison(results), tables.metrics_of(results)
     if as_json:
         print(json.dumps(rows, indent=1))
         return
     form = "csv" if csv else "markdown" if markdown else "latex" if latex else None
     if form:
-        print(tables.text(rows, form))
+        print(tables.text(rows, form, metrics))
     else:
-        tables.show(rows)
+        tables.show(rows, metrics)
 
 
 @app.command("ls")
 def list_things(
     what: Annotated[
-        str, typer.Argument(help="methods, models, data, partitions, gathers, attacks, generators or presets.")
+        str, typer.Argument(help="methods, models, data, partitions, gathers, attacks, generators, metrics or presets.")
     ] = "methods",
     as_json: Json = False,
     debug: Debug = False,

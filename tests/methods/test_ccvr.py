@@ -68,12 +68,12 @@ def test_a_head_that_leans_to_one_class_is_set_right_and_the_rest_stays():
     bias = next(n for n in leaning if n.startswith("head") and n.endswith("bias"))
     leaning[bias] = leaning[bias] + 8 * torch.nn.functional.one_hot(torch.tensor(0), env.classes)
     module, data = env.module(leaning), ready.party(0).data
-    told = describe(features_of(module, data.images()), data.y, env.classes)
+    told = describe(features_of(module, data.inputs()), data.y, env.classes)
     mended = method.calibrate(env, leaning, [told])
     moved = {name for name in leaning if not torch.equal(leaning[name], mended[name])}
     assert moved
     assert all(name.startswith("head") for name in moved)
-    right = [(predict(env.module(w), data.images()).argmax(1) == data.y).double().mean() for w in (leaning, mended)]
+    right = [(predict(env.module(w), data.inputs()).argmax(1) == data.y).double().mean() for w in (leaning, mended)]
     assert right[1] > right[0] + 0.2
 
 

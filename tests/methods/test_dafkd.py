@@ -233,7 +233,7 @@ def test_discriminators_learn_whose_domain_a_sample_is_of() -> None:
         env = ready.env.at(0, k)
         upload = method.client(env, method.init_client(env), method.download(env, server), mine[:400])[1]
         duel = method.duel(env, upload.weights, upload.discriminator)
-        scores.append([float(duel.voice(part[400:].images(), 1.0)[1].mean()) for part in (low, high)])
+        scores.append([float(duel.voice(part[400:].inputs(), 1.0)[1].mean()) for part in (low, high)])
     assert scores[0][0] > scores[0][1]
     assert scores[1][1] > scores[1][0]
 

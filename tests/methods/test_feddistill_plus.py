@@ -48,7 +48,7 @@ def test_a_client_sends_the_mean_logits_of_its_classes():
     state, upload = method.client(
         env, method.init_client(env), method.download(env, method.init_server(env.at(0))), data
     )
-    out = predict(env.module(env.initial()), data.images())
+    out = predict(env.module(env.initial()), data.inputs())
     assert upload.seen.tolist() == [bool((data.y == c).any()) for c in range(10)]
     assert 1 < upload.seen.sum() < 10
     for c in range(10):

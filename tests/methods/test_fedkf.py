@@ -11,6 +11,7 @@ from torch import nn
 
 from fedstill.core.loop import Party, turn
 from fedstill.core.shelf import Storage
+from fedstill.data.kinds import Image
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
@@ -38,6 +39,7 @@ def learner(module: nn.Module) -> Learner:
 
 
 class Grey:
+    kind = Image((1, 8, 8))
     shape = (1, 8, 8)
     classes = 2
 
@@ -150,5 +152,5 @@ def test_without_memory_the_active_model_teaches() -> None:
 )
 def test_a_generator_learns_at_its_own_rate_unless_told(settings: dict[str, Any], rate: float) -> None:
     method = FedKF(**settings)
-    generator = build_generator(method.generator, (1, 8, 8), 5, [0.5], [0.5], channels=4)
+    generator = build_generator(method.generator, Image((1, 8, 8), (0.5,), (0.5,)), 5, channels=4)
     assert method.adam(generator).param_groups[0]["lr"] == rate

@@ -57,7 +57,7 @@ def test_the_loss_is_that_of_the_download_on_the_clients_data():
     ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(0, 1), ready.party(1).data
     _, upload = method.client(env, None, Broadcast(env.initial()), data)
-    expected = cross_entropy(env.module(env.initial())(data.images()), data.y)
+    expected = cross_entropy(env.module(env.initial())(data.inputs()), data.y)
     assert upload.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 

@@ -130,7 +130,7 @@ def test_label_flip_counts_classes_from_the_other_end(ready: Any, env: Any) -> N
 
 
 @record
-class Trained:
+class ToyUpdate:
     weights: dict[str, torch.Tensor]
 
 
@@ -194,4 +194,4 @@ def test_an_attack_that_fits_is_given_to_the_malicious_alone(method: str, attack
 
 def test_a_method_told_not_to_share_weights_cannot_be_attacked_there(env: Any) -> None:
     with pytest.raises(UsageError, match="sends none"):
-        SignFlip().upload(env, Trained(None), Trained(None))  # type: ignore[arg-type]
+        SignFlip().upload(env, ToyUpdate(None), ToyUpdate(None))  # type: ignore[arg-type]

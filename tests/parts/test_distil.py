@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
+from fedstill.data.kinds import Image
 from fedstill.parts.distil import Lesson, Patience, distil, ensemble, server_slots, soft_kl
 from fedstill.parts.gather import Everyone, Remember
 from fedstill.parts.learner import Learner
 
 
 def env() -> Env:
-    return Env(1, (10,), 2, (1, 1, 2), lambda k, seed: nn.Sequential(nn.Flatten(), nn.Linear(2, 2)))
+    return Env(1, (10,), 2, Image((1, 1, 2)), lambda k, seed: nn.Sequential(nn.Flatten(), nn.Linear(2, 2)))
 
 
 def student() -> Learner:

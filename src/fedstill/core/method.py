@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf, Storage
@@ -36,11 +37,10 @@ class Env:
     sizes: tuple[int, ...]
     """Training samples of every client, told once at enrolment."""
     classes: int
-    shape: tuple[int, int, int]
+    kind: Kind
+    """What one sample is: shape, normalisation, noise …"""
     build: Callable[[int | None, int | None], nn.Module]
     """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given."""
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
     public: Any = None
     """The public data set, on every party's machine, for the methods that need one."""
     public_classes: int | None = None
@@ -55,6 +55,11 @@ class Env:
     def at(self, round: int, client: int | None = None) -> "Env":
         """The same set-up, seen in a round by the server or by one client."""
         return replace(self, round=round, client=client)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input of a model."""
+        return self.kind.shape
 
     @property
     def clients(self) -> int:

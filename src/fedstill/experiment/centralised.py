@@ -117,12 +117,10 @@ def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tens
         imagined = torch.cat([generator.train()(z) for z in noise])  # its BatchNorm saw batches, not a running mean
         labels = torch.cat([module.eval()(x).argmax(-1) for x in torch.split(imagined, 256)])
     data = ready.party(0).data
-    return _means(ready, data.images(), data.y), _means(ready, imagined, labels), ready
+    return _means(ready, data.inputs(), data.y), _means(ready, imagined, labels), ready
 
 
 def _means(ready: Stage, images: Tensor, labels: Tensor) -> Tensor:
-    mean, std = (torch.tensor(v).reshape(-1, 1, 1) for v in (ready.env.mean, ready.env.std))
-    classes = range(ready.env.classes)
+    kind, classes = ready.env.kind, range(ready.env.classes)
     blank = torch.zeros(images.shape[1:])
-    found = [images[labels == c].mean(0) * std + mean if (labels == c).any() else blank for c in classes]
-    return torch.stack(found).clamp(0, 1)
+    return torch.stack([kind.shown(images[labels == c].mean(0)) if (labels == c).any() else blank for c in classes])

@@ -14,6 +14,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.value import Value, build, deciding, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
+from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
 
@@ -74,6 +75,12 @@ class Experiment(Value):
     per_class: bool = setting(
         False, decides="reporting", doc="also report accuracy per class, before and after local training"
     )
+    metric: str = setting(  # not mere reporting: runs that differ in it have other numbers under the same names
+        "accuracy", option=True, doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)"
+    )
+    metrics: tuple[str, ...] = setting(
+        (), decides="reporting", doc="metrics to report besides amp, fm, wlp and accuracy"
+    )
     transport: Literal["local", "flower", "flower-simulation"] = setting(
         "local", doc="local: on this machine; flower: on sites (fedstill deploy); flower-simulation: Flower's, on Ray"
     )
@@ -112,6 +119,7 @@ class Experiment(Value):
             self._in_one_place()
         if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
             raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
+        Scorer.of(self.metric, self.metrics)  # an unknown name is an error
         if bool(self.malicious) != (self.attack is not None):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):

@@ -11,6 +11,7 @@ from fedstill.core.facts import Truth, derive
 from fedstill.core.loop import Round, Transport
 from fedstill.core.method import Env
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.evaluate import Marks, mean_marks
 from fedstill.experiment.stage import Stage
 
 
@@ -23,7 +24,7 @@ class Examiner:
         self.exam = ready.exam
         self.counts = ready.counts
         self.link = link
-        self.personal: dict[int, tuple[int, float | None, float | None]] = {}
+        self.personal: dict[int, tuple[int, Marks, Marks]] = {}
 
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
@@ -35,10 +36,10 @@ class Examiner:
         found: dict[str, Any] = {}
         whose = self.plan.method.architectures(env, done.server)
         for name, weights in self.plan.method.models(env, done.server).items():
-            correct = self.exam.correct(self.env.module(weights, whose.get(name)))
-            found[name] = dict(self.exam.scores(self.exam.local_accuracies(correct), self.exam.accuracy(correct)))
+            answers = self.exam.answers(self.env.module(weights, whose.get(name)))
+            found[name] = self.exam.scores(answers)
             if self.plan.per_class:
-                found[name]["per_class"] = self.exam.per_class(correct)
+                found[name]["per_class"] = self.exam.per_class(answers.correct)
         trained = [(w, r.client) for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
         if self.plan.per_class and found and trained:
             after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
@@ -53,14 +54,15 @@ class Examiner:
             weights = self.plan.method.own(self.env, entry.read())
             if weights is None:
                 return {}
-            correct = self.exam.correct(self.env.module(weights, client))
-            local = self.exam.local_accuracies(correct, [client])[0]
-            self.personal[client] = (entry.version, local, self.exam.accuracy(correct))
+            answers = self.exam.answers(self.env.module(weights, client))
+            marks = self.exam.local_marks(answers, client), self.exam.global_marks(answers)
+            self.personal[client] = (entry.version, *marks)
         if not self.personal:
             return {}
-        local_all = [self.personal.get(k, (0, None, None))[1] for k in range(self.env.clients)]
-        whole = {k: a for k, (_, _, a) in self.personal.items() if a is not None}
-        scores = dict(self.exam.scores(local_all, _mean(list(whole.values()))))
+        local = [self.personal[k][1] if k in self.personal else {} for k in range(self.env.clients)]
+        each = [marks for _, _, marks in self.personal.values()]
+        scores = self.exam.summary(local, mean_marks(each))
+        whole = {k: a for k, (_, _, marks) in self.personal.items() if (a := marks.get("accuracy")) is not None}
         scores["accuracy_median"] = median(whole.values()) if whole else None
         if self.plan.malicious:
             scores["accuracy_honest"] = _mean([a for k, a in whole.items() if k not in self.plan.malicious_clients])

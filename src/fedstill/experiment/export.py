@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedstill.core.errors import DataError, RunError, UsageError, unknown
+from fedstill.data.pixels import fit, images
 from fedstill.experiment.config import experiment
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.setting import Setting
@@ -58,16 +59,16 @@ def _read(image: Path, ready: Stage) -> torch.Tensor:
 
     try:
         with Image.open(image) as file:
-            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize(ready.pixels[::-1])
+            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize((ready.pixels[1], ready.pixels[0]))
     except FileNotFoundError:
         raise UsageError(f"{image}: no such file") from None
     except (UnidentifiedImageError, OSError) as error:
         raise DataError(f"{image}: not an image that can be read ({error})") from None
     array = np.asarray(shown, np.uint8)
     array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
-    pool = ready.exam.pool
-    one = type(pool)(torch.from_numpy(array[None].copy()), torch.zeros(1, dtype=torch.int64), pool.mean, pool.std)
-    return one.fit((ready.env.shape[1],)).images()
+    kind: Any = ready.env.kind
+    one = images(torch.from_numpy(array[None].copy()), torch.zeros(1, dtype=torch.int64), kind.mean, kind.std)
+    return fit(one, (ready.env.shape[1],)).inputs()
 
 
 def write_model(path: Path, target: Path, which: str | None = None) -> str:

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedstill.core.errors import unknown
 from fedstill.core.rng import numpy_stream
-from fedstill.experiment.metrics import mixtures, rounds_to
+from fedstill.experiment.metrics import Scorer, Shown, mixtures, rounds_to
 from fedstill.experiment.rundir import RunDir
-
-METRICS = ("amp", "fm", "wlp", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,21 @@ class Result:
         run = RunDir.open(path)
         rows = run.rows()
         return cls(run.read("experiment.json"), rows, path, sum(sum(r["seconds"].values()) for r in rows))
+
+    @cached_property
+    def metrics(self) -> Sequence[Shown]:
+        """The metrics the run reports, and how they are shown: as the run wrote them down."""
+        written = None if self.run_dir is None else RunDir(self.run_dir).read("metrics.json")
+        if written is not None:
+            return [Shown(**entry) for entry in written]
+        return Scorer.of(self.experiment.get("metric", "accuracy"), self.experiment.get("metrics", ())).shown
+
+    def metric(self, key: str) -> Shown:
+        """One of the run's metrics, by its key."""
+        known = {metric.key: metric for metric in self.metrics}
+        if key not in known:
+            raise unknown("metric of this run", key, known)
+        return known[key]
 
     @property
     def models(self) -> list[str]:
@@ -48,8 +63,20 @@ class Result:
 
     def best(self, model: str) -> Mapping[str, Any]:
         """A model's metrics in the round with its best AMP, with that round."""
-        row = max(self._evaluated, key=lambda r: r["models"][model]["amp"])
-        return {"round": row["round"], **{m: row["models"][model].get(m) for m in METRICS}}
+        sign = self.metric("amp").direction
+        row = max(self._evaluated, key=lambda r: sign * r["models"][model]["amp"])
+        return {"round": row["round"], **{m.key: row["models"][model].get(m.key) for m in self.metrics}}
+
+    def per_client(self, model: str) -> Sequence[float | None]:
+        """The run's measure (accuracy by default) on every client's own test, in the last evaluated round."""
+        found = (values for key, values in self.last(model).items() if key.endswith("_per_client"))
+        return next(found, ())
+
+    def worst(self, model: str) -> tuple[int, float] | None:
+        """The client that a model serves worst in the last evaluated round, and how; None where none has a test."""
+        sign = self.metric("amp").direction
+        known = [(sign * value, client) for client, value in enumerate(self.per_client(model)) if value is not None]
+        return (min(known)[1], sign * min(known)[0]) if known else None
 
     def mixtures(self, model: str, count: int = 100) -> dict[str, float] | None:
         """Accuracy on random mixtures of the clients' distributions, in the last evaluated round (FedKF V-D)."""
@@ -61,7 +88,8 @@ class Result:
 
     def rounds_to(self, model: str, metric: str, target: float) -> int | None:
         """The first round in which the metric reaches the target."""
-        place = rounds_to(self.curve(model, metric), target)
+        known = {shown.key: shown.direction for shown in self.metrics}
+        place = rounds_to(self.curve(model, metric), target, known.get(metric, 1))
         return None if place is None else int(self._evaluated[place - 1]["round"])
 
     def bytes(self) -> dict[str, int]:
@@ -85,7 +113,7 @@ class Result:
             {
                 "round": row["round"],
                 "model": model,
-                **{metric: scores.get(metric) for metric in METRICS},
+                **{metric.key: scores.get(metric.key) for metric in self.metrics},
                 **{f"bytes_{way}": sum(fields.values()) for way, fields in row["bytes"].items()},
                 "seconds": sum(row["seconds"].values()),
             }

@@ -59,6 +59,7 @@ def start(
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
+        folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
     return _follow(plan, ready, folder, None, watcher)
 
 

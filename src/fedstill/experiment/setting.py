@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from fedstill.core.errors import UsageError
+from fedstill.core.kind import Kind, kind_of
 from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
 from fedstill.data import Dataset, Samples
+from fedstill.data.pixels import fit, fitted
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.stage import Stage, builder, device_of, pixels_of
@@ -28,12 +30,10 @@ class Setting:
     sizes: tuple[int, ...]
     tests: tuple[int, ...]
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    """Of the images as they are brought, before they are fitted to the model."""
+    kind: Mapping[str, Any]
+    """Of the samples as they are brought, before images are fitted to the model."""
     dtype: str
     lowest: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     specs: tuple[str, ...]
     """The model of every client, and last the server's."""
     run_id: str = ""
@@ -55,28 +55,30 @@ class Setting:
         """From JSON."""
         return cls(**with_tuples(text))
 
+    @property
+    def brought(self) -> Kind:
+        """The kind of the samples as they are brought."""
+        return kind_of(self.kind)
+
     def sample(self) -> Dataset:
-        """One black image of the form that all sites bring."""
-        x = torch.full((1, *self.shape), self.lowest, dtype=getattr(torch, self.dtype))
-        samples = Samples(x, torch.zeros(1, dtype=torch.int64), self.mean, self.std)
+        """One empty sample (a black image) of the kind that all sites bring."""
+        samples = Samples(self.brought.blank(1), torch.zeros(1, dtype=torch.int64), self.brought)
         return Dataset("sites", samples, None, len(self.class_names), self.class_names)
 
     def fitted(self, samples: Samples) -> Samples:
         """Images in the size that the models take."""
-        return samples.fit(pixels_of(self.specs), 0 if self.dtype == "uint8" else self.lowest)
+        return fit(samples, pixels_of(self.specs), 0 if self.dtype == "uint8" else self.lowest)
 
     def env(self, storage: Storage, device: str, public: Dataset | None = None) -> Env:
         """What methods see, the same at every party."""
-        shape = self.fitted(self.sample().train).shape
-        known = None if public is None else public.fit(pixels_of(self.specs))
+        kind = self.fitted(self.sample().train).kind
+        known = None if public is None else fitted(public, pixels_of(self.specs))
         return Env(
             seed=self.plan.seed,
             sizes=self.counted or self.sizes,
             classes=len(self.class_names),
-            shape=shape,
-            build=builder(self.specs, shape, len(self.class_names)),
-            mean=self.mean,
-            std=self.std,
+            kind=kind,
+            build=builder(self.specs, kind, len(self.class_names)),
             public=None if known is None else known.train,
             public_classes=None if known is None or known.class_names == self.class_names else known.classes,
             device=device_of(device),
@@ -93,7 +95,7 @@ class Setting:
         def absent(client: int) -> Party:
             raise UsageError(f"client {client} is site {self.sites[client]}: its data are not here")
 
-        return Stage(env, absent, exam, (), counts, self.class_names, self.shape[1:], ())
+        return Stage(env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], ())
 
 
 def with_tuples(text: str) -> dict[str, Any]:

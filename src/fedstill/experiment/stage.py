@@ -13,16 +13,19 @@ from torch import nn
 
 from fedstill.core import rng
 from fedstill.core.errors import DataError, UsageError
+from fedstill.core.kind import Kind
 from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
+from fedstill.data.pixels import fitted
 from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
-from fedstill.models import Shape, initial, models
+from fedstill.experiment.metrics import Scorer
+from fedstill.models import auto, initial, models
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Stage:
     counts: np.ndarray[Any, Any]
     """Training samples, clients × classes."""
     class_names: tuple[str, ...]
-    pixels: tuple[int, int]
-    """The images' height and width before they were brought to the model's size."""
+    pixels: tuple[int, ...]
+    """Images: height and width before they were brought to the model's size."""
     notes: tuple[str, ...]
     """What a user should know: samples that were moved, clients without a test …"""
 
@@ -48,11 +51,11 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = dataset.fit(pixels_of(specs))
+    dataset = fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
-        other = load(experiment.public).fit(pixels_of(specs))
+        other = fitted(load(experiment.public), pixels_of(specs))
         public_set = other.train
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -91,10 +94,8 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         seed=experiment.seed,
         sizes=tuple(len(part) for part in held),
         classes=dataset.classes,
-        shape=dataset.train.shape,
-        build=builder(specs, dataset.train.shape, dataset.classes),
-        mean=dataset.train.mean,
-        std=dataset.train.std,
+        kind=dataset.kind,
+        build=builder(specs, dataset.kind, dataset.classes),
         public=public_set,
         public_classes=public_classes,
         device=exam.device,
@@ -142,7 +143,7 @@ def _own(data: list[Any]) -> list[Own]:
     known = [summary(own.train, own.class_names) for own in brought]
     agreed(known, data)
     classes = common_classes([own.class_names for own in brought])
-    return [own.cast(*pooled(known), classes) for own in brought]
+    return [own.cast(pooled(known), classes) for own in brought]
 
 
 def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -178,7 +179,8 @@ def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Ind
         counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
         local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
         pool, whole = tests, torch.arange(len(tests))
-    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1)
+    scorer = Scorer.of(experiment.metric, experiment.metrics)
+    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
 
 
 def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Indices, Indices]:
@@ -204,7 +206,7 @@ def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
     if not names:
         only = experiment.model
         if isinstance(only, str) and only == "auto":
-            only = "mlp" if dataset.train.shape[1] < 28 else "lenet5"
+            only = auto(dataset.kind)
         return (*[only] * experiment.clients, experiment.server_model or only)
     count, clients = len(names), experiment.clients
     if clients <= 2 * count:
@@ -225,7 +227,7 @@ def _named(spec: Any) -> bool:
     return isinstance(spec, str) and ":" not in spec
 
 
-def builder(specs: tuple[Any, ...], shape: Shape, classes: int) -> Callable[[int | None, int | None], nn.Module]:
+def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Callable[[int | None, int | None], nn.Module]:
     """How `Env` builds modules: `specs` names the model of every client, and last the server's."""
     prototypes: dict[int, nn.Module] = {}
     first = {id(spec) if not isinstance(spec, str) else spec: i for i, spec in reversed(list(enumerate(specs)))}
@@ -233,10 +235,10 @@ def builder(specs: tuple[Any, ...], shape: Shape, classes: int) -> Callable[[int
     def build(client: int | None, seed: int | None) -> nn.Module:
         spec = specs[-1 if client is None else client]
         if seed is not None:
-            return initial(spec, shape, classes, seed)
+            return initial(spec, kind, classes, seed)
         place = first[spec if isinstance(spec, str) else id(spec)]
         if place not in prototypes:
-            prototypes[place] = initial(spec, shape, classes, 0)
+            prototypes[place] = initial(spec, kind, classes, 0)
         return copy.deepcopy(prototypes[place])
 
     return build

@@ -1,19 +1,21 @@
 """What a deployed run agrees on when it begins: which plans can be deployed, and the setting the sites make."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedstill.core.errors import DataError, UsageError
+from fedstill.core.errors import DataError, FedstillError, UsageError
+from fedstill.core.kind import kind_of, sides
 from fedstill.data import Dataset, load
-from fedstill.data.summary import Summary, agreed, common_classes, pooled
+from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.setting import Setting
+from fedstill.experiment.setting import Setting, with_tuples
 from fedstill.experiment.stage import assigned
 from fedstill.flower.caps import capped
-from fedstill.flower.messages import LARGEST_SIDE, MOST_CLASSES, Enrolled, readable
+from fedstill.flower.messages import LARGEST_SAMPLE, MOST_CLASSES, Enrolled, plain_names, readable
 from fedstill.models.registry import models
 
 
@@ -25,14 +27,13 @@ def settle(run: str, run_id: str, plan: Experiment, enrolled: Mapping[str, Enrol
     classes = common_classes([party.class_names for party in known])
     if len(classes) < 2:
         raise DataError(f"all sites have one class only ({classes[0]}); at least two are needed")
-    mean, std = pooled(known)
     plan = replace(plan, data="sites", clients=len(sites), transport="flower")
     sizes = tuple(enrolled[s].samples for s in sites)
     counted = capped(sizes, plan.largest_share)
     tests = tuple(enrolled[s].tests for s in sites)
     base = Setting(
-        run, plan.plain(), sites, sizes, tests, classes, known[0].shape, known[0].dtype,
-        min(party.lowest for party in known), mean, std, (), run_id, () if counted == sizes else counted,
+        run, plan.plain(), sites, sizes, tests, classes, pooled(known).plain(), known[0].dtype,
+        min(party.lowest for party in known), (), run_id, () if counted == sizes else counted,
     )  # fmt: skip
     return replace(base, specs=_models(plan, base.sample(), [enrolled[site].model for site in sites], sites))
 
@@ -64,8 +65,23 @@ def misnamed(model: str, named: Sequence[str]) -> str | None:
 
 
 def introduced(site: Enrolled) -> Summary:
-    """What a site says of its data."""
-    return Summary(**site.summary.model_dump())
+    """What a site says of its data, as far as that can be believed from afar."""
+    known = Summary(**with_tuples(site.summary.model_dump_json()))
+    try:
+        wrong = unsound(known) or oversized(known.kind)
+    except (FedstillError, ValueError, TypeError, IndexError) as error:
+        wrong = str(error)
+    if wrong:
+        raise DataError(f"its introduction is not sound: {readable(wrong)}")
+    return known
+
+
+def oversized(kind: Mapping[str, object]) -> str | None:
+    """Why samples of this kind are too large to be taken from a stranger; None where they are not."""
+    shape = kind_of(kind).shape
+    if min(shape, default=1) < 1 or math.prod(shape) > LARGEST_SAMPLE:
+        return f"samples of {sides(shape)}: at most {LARGEST_SAMPLE:,} numbers"
+    return None
 
 
 _settings: TypeAdapter[Setting] = TypeAdapter(Setting, config=ConfigDict(strict=True, allow_inf_nan=False))
@@ -82,8 +98,9 @@ def read_setting(text: str) -> Setting:
     counts = {len(setting.sites), len(setting.sizes), len(setting.tests), len(setting.specs) - 1}
     if len(counts) != 1 or (setting.counted and len(setting.counted) != len(setting.sites)):
         raise DataError("setting: sites, sizes, tests and models must be as many")
-    if len(setting.class_names) > MOST_CLASSES or max(setting.shape) > LARGEST_SIDE or min(setting.shape) < 1:
-        raise DataError("setting: too many classes or too large images")
+    wrong = plain_names(setting.kind) or oversized(setting.kind)
+    if wrong is not None or len(setting.class_names) > MOST_CLASSES:
+        raise DataError(f"setting: {wrong or 'too many classes'}")
     return setting
 
 
@@ -107,6 +124,8 @@ def deployable(plan: Experiment) -> Experiment:
         raise UsageError("attack: sites are real; attacks can only be simulated (fedstill run)")
     if plan.drop:
         raise UsageError(f"drop = {plan.drop}: sites are real; drop-outs can only be simulated (fedstill run)")
+    if plan.metric != "accuracy" or plan.metrics:
+        raise UsageError("metric: sites send counts of right answers only, so a deployed run reports accuracy")
     if plan.public is not None and not isinstance(plan.public, str):
         raise UsageError(
             f"public = {plan.public}: {plan.title} needs a public set that the hub and every site can read; "

@@ -44,6 +44,8 @@ class Policy(BaseModel):
     """The only methods; none named: all."""
     settings: dict[str, Bound] = {}
     """Bounds on methods' settings by name: `[settings.lr]`, `most = 0.5`."""
+    code: tuple[str, ...] = ()
+    """Code outside fedstill that an experiment may name (`package.module:Name`); it must be installed here."""
     least_batch: Annotated[int, Field(ge=1)] = 8
     """A batch of one sample gives the hub that sample."""
     least_steps: Annotated[int, Field(ge=1)] = 1

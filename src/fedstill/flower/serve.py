@@ -17,7 +17,7 @@ from fedstill.core.shelf import Shelf
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.drive import drive, one_thread
 from fedstill.experiment.examine import row_of
-from fedstill.experiment.metrics import amp, fm, wlp
+from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.setting import Setting
@@ -218,13 +218,7 @@ class Marking:
         right = {k: m.own if name == "personal" else m.right.get(name) for k, m in marks.items()}
         shares = {k: count / marks[k].total for k, count in right.items() if count is not None and marks[k].total}
         local = [shares.get(k) for k in everyone]
-        scores: dict[str, Any] = {
-            "amp": amp(local, self.setting.tests),
-            "fm": fm(local),
-            "wlp": wlp(local),
-            "accuracy": None,
-            "accuracy_per_client": local,
-        }
+        scores = Scorer.of().scores([{"accuracy": share} for share in local], self.setting.tests, {})
         if self.plan.per_class and name != "personal":
             hits, there = (
                 [sum(c) for c in zip(*(m.classes[n] for m in marks.values()), strict=True)] for n in (name, "")

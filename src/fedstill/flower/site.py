@@ -10,9 +10,10 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ class Site:
                 f"the hub speaks format {asked.format} of messages, this site {FORMAT}: install one version"
             )
         settings = json.loads(asked.experiment)
+        self._known_code(settings)
         signer = ""
         if self.policy.signers:
             signer = signing.check(self.policy.signers, asked.signature, asked.run, agreed_part(settings))
@@ -158,9 +160,13 @@ class Site:
         self.audit.write("enrolled", run=asked.run, run_id=asked.run_id, experiment=agreed, signer=signer, sends=leaves)
         return Enrolled(
             run=asked.run, run_id=asked.run_id, site=self.name, samples=len(train), tests=self._tests(len(test)),
-            model=self.model, summary=DataSummary(**asdict(summary(self.own.train, self.own.class_names))),
+            model=self.model, summary=self._summary(),
             public=checksum(public_set(plan, self._public(plan))), data=self.fingerprint, turns=book.turns,
         )  # fmt: skip
+
+    def _summary(self) -> DataSummary:
+        known = summary(self.own.train, self.own.class_names)
+        return DataSummary.model_validate_json(json.dumps(asdict(known)))
 
     def work(self, asked: Task, body: bytes | None) -> Answered:
         """Take a client's turn."""
@@ -246,6 +252,7 @@ class Site:
         """The stage as this site sees it, made once for a setting."""
         if text not in self.scenes:
             setting = read_setting(text)
+            self._known_code(setting.experiment)
             plan = self._agreed(setting.plan)
             if self.name not in setting.sites:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
@@ -254,7 +261,7 @@ class Site:
             env = setting.env(Storage(folder), self.device, public_set(plan, self._public(plan)))
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
-            own = self.own.cast(setting.mean, setting.std, setting.class_names)
+            own = self.own.cast(setting.brought, setting.class_names)
             train, test = (setting.fitted(part) for part in own.divided(plan.local_test, plan.dealt_by, client))
             if len(train) != setting.sizes[client]:
                 raise UsageError(
@@ -292,8 +299,26 @@ class Site:
 
     def _trusted(self, model: str) -> None:
         """Code that the hub names is not imported unless the site named it too."""
-        if ":" in model and model != self.model:
+        if ":" in model and model not in (self.model, *self.policy.code):
             raise UsageError(f"model {model}: start the site with --model {model} to let it run here")
+
+    def _known_code(self, settings: Any) -> None:
+        """Nothing in an experiment may name code that the site does not: `package.module:Name` would be imported."""
+        for text in texts(settings):
+            if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text) and text not in (self.model, *self.policy.code):
+                raise UsageError(f"{text}: code of the hub's choice; this site's policy must name it (code = [...])")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a plain value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (key, *texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from texts(item)
 
 
 def approve(state: Path, digest_begins: str) -> str:

@@ -62,7 +62,7 @@ class CCVR(Averaging):
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Described]:
         """What w sees of each class; then E epochs of SGD from w."""
         module = env.module(down.weights)
-        told = describe(features_of(module, data.images().to(env.device)), data.y.to(env.device), env.classes)
+        told = describe(features_of(module, data.inputs().to(env.device)), data.y.to(env.device), env.classes)
         learner = self.learner(env, module)
         for x, y in self.batches(env, data, module):
             learner.step(cross_entropy(learner(x), y))
@@ -92,7 +92,7 @@ class CCVR(Averaging):
 
     def template(self, env: Env) -> Described:
         """Weights of the global model's form; a mean, a covariance and a count for each class."""
-        width = feature_width(env.module(), env.shape)
+        width = feature_width(env.module(), env.kind)
         shape = (env.classes, width)
         return Described(env.form(), torch.zeros(shape), torch.zeros(*shape, width), torch.zeros(env.classes).long())
 

@@ -15,6 +15,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.models.classifier import embedded
 from fedstill.parts.conditional_generator import Gallery
 from fedstill.parts.counsel import Contribution, Counsel
 from fedstill.parts.distil import Lesson, sent, server_slots
@@ -121,6 +122,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         self, env: Env, duel: Duel, x: Tensor, y: Tensor, imagined: Tensor, stream: torch.Generator
     ) -> Tensor:
         """(9) L_J = L_adv + L_CE; real and generated samples pass the trunk together."""
+        x = embedded(duel.classifier, x)
         logits, scores = duel(torch.cat([x, imagined]))
         loss = cross_entropy(logits[: len(x)], y)
         if self.theirs and env.round > 2:

@@ -117,7 +117,7 @@ class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
     def lesson(self, env: Env, replies: Sequence[Reply[Any]]) -> Lesson:
         """Proxy samples of this round, and softmax of the clients' mean logits on them."""
         chosen = torch.randperm(len(env.public), generator=env.stream("proxy"))[: self.proxy]
-        images: Tensor = env.public.images(chosen).to(env.device)
+        images: Tensor = env.public.inputs(chosen).to(env.device)
         teachers = [(upload.weights, r.client) for r, upload in zip(replies, sent(replies), strict=True)]
         logits = opinions(env, teachers, images).mean(0)
         return Lesson(images, softmax(logits / self.temperature, -1))

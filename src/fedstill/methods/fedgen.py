@@ -76,7 +76,7 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
 
     def make_generator(self, env: Env, weights: State | None) -> nn.Module:
         """G with these weights, or with those it starts from."""
-        width = feature_width(env.module(), env.shape)
+        width = feature_width(env.module(), env.kind)
         with seeded(env.at(0).key("generator")):
             form = EmbeddedFeatures if self.form == "embeddings" else FeatureGenerator
             made = form(width, env.classes, self.noise, self.hidden)

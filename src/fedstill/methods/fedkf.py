@@ -16,8 +16,10 @@ from fedstill.core.method import Env, methods
 from fedstill.core.record import State, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
+from fedstill.data.kinds import Image
 from fedstill.data.samples import Samples
 from fedstill.models import build_generator
+from fedstill.models.classifier import embedded
 from fedstill.parts.averaging import Averaging, Global
 from fedstill.parts.gather import Remember, Update
 from fedstill.parts.learner import Learner, Memory, frozen
@@ -55,7 +57,9 @@ class KnowledgeFusion(Averaging):
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
-    generator: str = setting("light", doc="light, dafl or dcgan; noise: plain noise images, nothing learnt")
+    generator: str = setting(
+        "light", doc="light (any data), dafl or dcgan (images); noise: plain noise, nothing learnt"
+    )
     channels: int | None = setting(None, ge=1, doc="width of the light generator")
     noise: int = setting(100, ge=1, doc="length of z")
     generator_lr: float | None = setting(
@@ -78,7 +82,7 @@ class KnowledgeFusion(Averaging):
         if self.generator == "noise":
             return None
         with seeded(env.at(0).key("generator")):
-            return build_generator(self.generator, env.shape, self.noise, env.mean, env.std, self.channels)
+            return build_generator(self.generator, env.kind, self.noise, self.channels)
 
     def client(self, env: Env, state: Imagination, down: Teaching, data: Samples) -> tuple[Imagination, Update]:
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
@@ -123,8 +127,7 @@ class KnowledgeFusion(Averaging):
         """x̂ = g(z), z ~ N(0, I): made once for both steps."""
         if artist is not None:
             return artist(torch.randn(self.batch, self.noise, generator=stream).to(env.device))
-        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (env.mean, env.std))
-        return ((torch.rand(self.batch, *env.shape, generator=stream) - mean) / std).to(env.device)
+        return env.kind.noise(self.batch, stream).to(env.device)
 
     def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
         """(5) L_G = L_IE + λ₁ L_OH + λ₂ L_A on the teacher's view of the imagined batch."""
@@ -138,7 +141,7 @@ class KnowledgeFusion(Averaging):
 
     def rivals(self, env: Env) -> bool:
         """Does the generator also get −γ·KL, as in the authors' code on colour images?"""
-        return self.profile == "authors" and env.shape[0] == 3
+        return self.profile == "authors" and isinstance(env.kind, Image) and env.shape[0] == 3
 
     def student_loss(
         self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor
@@ -147,7 +150,8 @@ class KnowledgeFusion(Averaging):
         if student.private or any(isinstance(p, nn.modules.batchnorm._BatchNorm) for p in student.module.modules()):
             real, fancied = student(x), student.freely(imagined)
         else:  # nothing in the module mixes samples: one pass serves both
-            real, fancied = torch.split(student(torch.cat([x, imagined])), [len(x), len(imagined)])
+            both = torch.cat([embedded(student.module, x), embedded(student.module, imagined)])
+            real, fancied = torch.split(student(both), [len(x), len(imagined)])
         return cross_entropy(real, y), self.gamma * kl(wisdom, fancied)
 
     def private_steps(self, env: Env, count: int) -> int:

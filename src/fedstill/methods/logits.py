@@ -79,14 +79,14 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
                 own = voice.own(x)
             learner.step(cross_entropy(own, y))
         rows = self.rows(env.at(env.round + 1))
-        upload = PublicLogits(predict(voice, env.public.images(rows).to(env.device)).cpu(), rows)
+        upload = PublicLogits(predict(voice, env.public.inputs(rows).to(env.device)).cpu(), rows)
         return Private(weights_of(voice.own), weights_of(voice.head), learner.memory, state.turns + 1), upload
 
     def lessons(
         self, env: Env, learner: Learner, rows: Tensor, epochs: int = 1, purpose: str = "public"
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The learner's logits on batches of these public samples, their labels, and their places among the rows."""
-        images, labels = env.public.images(rows).to(env.device), env.public.y[rows].to(env.device)
+        images, labels = env.public.inputs(rows).to(env.device), env.public.y[rows].to(env.device)
         places, alone = torch.arange(len(rows), device=env.device), refuses_one(learner.module)
         for x, y, at in minibatches(
             env, purpose, images, labels, places, size=self.batch, epochs=epochs, drop_single=alone

@@ -44,7 +44,7 @@ class QFFL(Averaging):
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Assessed]:
         """F_k(w), then E epochs of SGD from w."""
         learner = self.learner(env, env.module(down.weights))
-        loss = cross_entropy(predict(learner.module, data.images().to(env.device)), data.y.to(env.device))
+        loss = cross_entropy(predict(learner.module, data.inputs().to(env.device)), data.y.to(env.device))
         for x, y in self.batches(env, data, learner.module):
             learner.step(cross_entropy(learner(x), y))
         return state, Assessed(learner.weights, loss.cpu())

@@ -104,13 +104,15 @@ class SecondMax(LogitAttack):
 @attacks.register("noisy-data")
 @dataclass(frozen=True)
 class NoisyData(Attack):
-    """FedTKD's Type-2: Gaussian noise on a share of the private images, the same in all rounds; labels are kept."""
+    """FedTKD's Type-2: noise on a share of the private samples, the same in all rounds; labels are kept."""
 
     share: tuple[float, ...] = setting(
         (0.75, 0.8, 0.85, 0.9, 0.95),
-        doc="share of noisy images, cycled over the attackers (here the paper's for Fashion-MNIST)",
+        doc="share of noisy samples, cycled over the attackers (here the paper's for Fashion-MNIST)",
     )
-    std: float = setting(1.0, gt=0, doc="standard deviation of the noise; 1 is the range from black to white")
+    std: float = setting(
+        1.0, gt=0, doc="strength of the noise; 1 is the range of the data (images: from black to white)"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,14 +127,7 @@ class NoisyData(Attack):
         """The client's samples, that many of them noisy."""
         stream = env.at(0, env.client).stream("noisy data")
         rows = torch.randperm(len(data), generator=stream)[: round(self.share[0] * len(data))]
-        whole = data.x.dtype == torch.uint8
-        low, high = (0.0, 255.0) if whole else (float(data.x.min()), float(data.x.max()))
-        clean = data.x[rows].float()
-        noisy = clean + self.std * (high - low) * torch.randn(clean.shape, generator=stream)
-        noisy = noisy.clamp(low, high)
-        x = data.x.clone()
-        x[rows] = (noisy.round() if whole else noisy).to(x.dtype)
-        return replace(data, x=x)
+        return replace(data, x=data.kind.noised(data.x, rows, self.std, stream))
 
 
 @attacks.register("label-flip")

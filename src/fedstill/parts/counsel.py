@@ -67,7 +67,7 @@ class Counsel(Imagining, Distillation):
         module, key = env.module(weights), env.at(0).key("discriminator")
         with seeded(key):
             trunk = None if self.sharing else env.build(None, key)
-            made = Duel(module, trunk, feature_width(module, env.shape))
+            made = Duel(module, trunk, feature_width(module, env.kind))
         return made.holding(discriminator).to(env.device)
 
     def voice(self, duel: Duel, images: Tensor) -> tuple[Tensor, Tensor]:

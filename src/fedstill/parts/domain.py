@@ -78,7 +78,7 @@ def deceive(generated: Tensor, stable: bool) -> Tensor:
 
 def gradient_penalty(duel: Duel, real: Tensor, generated: Tensor, stream: torch.Generator) -> Tensor:
     """mean (‖∇_x f‖ − 1)² between real and generated images, the norm over channels at each pixel (authors' code)."""
-    mix = torch.rand(len(real), 1, 1, 1, generator=stream).to(real.device)
+    mix = torch.rand(len(real), *[1] * (real.ndim - 1), generator=stream).to(real.device)
     between = (mix * real + (1 - mix) * generated).requires_grad_()
     (slope,) = torch.autograd.grad(torch.sigmoid(duel(between)[1]).sum(), between, create_graph=True)
     return ((slope.square().sum(1).clamp(min=1e-12).sqrt() - 1) ** 2).mean()

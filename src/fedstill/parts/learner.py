@@ -191,7 +191,7 @@ def refuses_one(module: nn.Module) -> bool:
 
 def loaded(env: Env, data: Samples, index: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """The images and labels at each index, on the run's device; normalised once, not once per epoch."""
-    images, labels = data.images().to(env.device), data.y.to(env.device)
+    images, labels = data.inputs().to(env.device), data.y.to(env.device)
     for chosen in index:
         at = chosen.to(env.device)
         yield images.index_select(0, at), labels.index_select(0, at)

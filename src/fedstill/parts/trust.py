@@ -211,7 +211,7 @@ class Identify(Gather):
     def _train(self, env: Env, state: Trust) -> tuple[State, Memory, Tensor]:
         module = env.module(state.weights)
         learner = Learner(module.train(), torch.optim.Adam(module.parameters(), self.server_lr)).recall(state.memory)
-        images, labels = env.public.images().to(env.device), env.public.y.to(env.device)
+        images, labels = env.public.inputs().to(env.device), env.public.y.to(env.device)
         alone = refuses_one(module)
         lessons = minibatches(
             env, "server", images, labels, size=self.server_batch, epochs=self.server_epochs, drop_single=alone

@@ -18,6 +18,7 @@ from fedstill.core.registry import Registry
 from fedstill.core.value import plain
 from fedstill.data import datasets, found, partitions
 from fedstill.experiment.config import Experiment, experiment, toml
+from fedstill.experiment.measures import measures
 from fedstill.experiment.presets import describe, presets, read_preset
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
@@ -31,6 +32,7 @@ KINDS: dict[str, Registry[Any]] = {
     "gathers": gathers,
     "attacks": attacks,
     "generators": generators,
+    "metrics": measures,
 }
 
 

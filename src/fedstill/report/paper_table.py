@@ -12,78 +12,26 @@ from rich.console import Console
 from rich.table import Table
 
 from fedstill.core.shelf import Storage
-from fedstill.experiment import centralised, passes
+from fedstill.experiment import centralised
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
 from fedstill.experiment.stage import stage
-from fedstill.experiment.table_metrics import which
+from fedstill.experiment.table_metrics import described, which
 from fedstill.report import html, plots, sections
 from fedstill.report.digest import Series
 from fedstill.report.partition import partition_figure, save
-
-NAMES = {
-    "amp": "AMP",
-    "fm": "FM",
-    "wlp": "WLP",
-    "personal": "client accuracy",
-    "global_logits": "global logits",
-    "client_logits": "client logits",
-    "speedup": "speed-up",
-    "slowdown": "times FedAvg's",
-    "time_speedup": "speed-up",
-}
-
-
-def unit(metric: str) -> tuple[float, int, str]:
-    """How a metric is shown: factor, digits, unit."""
-    if metric == "fm":
-        return 1000, 2, "10⁻³"
-    if metric.startswith("rounds_to"):
-        return 1, 1, "rounds"
-    if metric.startswith("seconds"):
-        return 1, 2, "s"
-    if metric in ("speedup", "slowdown", "time_speedup"):
-        return 1, 2, "×"
-    if metric in passes.METRICS:
-        return 1, 2, "a batch"
-    return 100, 2, "%"
-
-
-def heading(metric: str) -> str:
-    """A metric's name and unit for the head of a column."""
-    head, _, tail = metric.partition(":")
-    if head == "rounds_to":
-        goal = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}.get(tail) or f"{100 * float(tail):g} %"
-        return f"rounds to {goal}"
-    if head == "seconds_to":
-        return "seconds to FedAvg's last AMP"
-    if head == "seconds" and tail:
-        return f"{tail.replace('_', ' ')} (s)"
-    return f"{NAMES.get(metric, metric.replace('_', ' '))} ({unit(metric)[2]})"
-
-
-def better(metric: str) -> int:
-    """1 where more is better, -1 where less is."""
-    less = (*passes.METRICS, "fm", "slowdown")
-    return -1 if metric in less or metric.startswith(("rounds_to", "seconds")) else 1
-
-
-def _value(value: float, spread: float, metric: str) -> str:
-    factor, digits, _ = unit(metric)
-    text = f"{factor * value:.{digits}f}"
-    return text + (f" ± {factor * spread:.{digits}f}" if spread else "")
 
 
 def ours(number: Number) -> str:
     """Ours, for the eye: `–` where there is none, `> T` where a target was not reached."""
     if number.mean is not None:
-        return _value(number.mean, number.spread, number.metric)
+        return described(number.metric).text(number.mean, number.spread)
     if number.beyond is None:
         return "–"
     if not number.known:
         return f"> {number.beyond}"
-    reached = _value(sum(number.known) / len(number.known), 0, number.metric)
+    reached = described(number.metric).text(sum(number.known) / len(number.known))
     return f"{reached} ({len(number.known)} of {len(number.ours)} seeds)"
 
 
@@ -93,15 +41,15 @@ def theirs(number: Number) -> str:
         return "–"
     if number.paper_mean is None:
         return str(number.paper)
-    return _value(number.paper_mean, number.paper[1] if isinstance(number.paper, list) else 0.0, number.metric)
+    return described(number.metric).text(number.paper_mean, number.paper[1] if isinstance(number.paper, list) else 0.0)
 
 
 def gap(number: Number) -> str:
     """Ours less the paper's, with its sign."""
     if number.difference is None:
         return "–"
-    factor, digits, _ = unit(number.metric)
-    return f"{factor * number.difference:+.{digits}f}"
+    metric = described(number.metric)
+    return f"{metric.factor * number.difference:+.{metric.digits}f}"
 
 
 def show(numbers: Sequence[Number], title: str) -> None:
@@ -117,7 +65,7 @@ def show(numbers: Sequence[Number], title: str) -> None:
         for name in ("", *(() if wide else ("metric",))):
             table.add_column(name, overflow="fold")
         for metric in metrics if wide else [""]:
-            head = f"{heading(metric)}\n" if metric else ""
+            head = f"{described(metric).heading}\n" if metric else ""
             for name in ("ours", "paper", "Δ"):
                 table.add_column(head * (name == "ours") + "\n" * bool(head and name != "ours") + name, justify="right")
         for row in dict.fromkeys(n.row for n in inside):
@@ -128,7 +76,7 @@ def show(numbers: Sequence[Number], title: str) -> None:
                 table.add_row(label, *(text for metric in metrics for text in _triple(cells.get(metric))))
             else:
                 for place, (metric, number) in enumerate(cells.items()):
-                    table.add_row("" if place else label, heading(metric), *_triple(number))
+                    table.add_row("" if place else label, described(metric).heading, *_triple(number))
         console.print(table)
         console.print()
 
@@ -147,7 +95,7 @@ def section(numbers: Sequence[Number], note: str, source: str) -> str:
     for column in dict.fromkeys(n.column for n in numbers):
         inside = [n for n in numbers if n.column == column]
         metrics = list(dict.fromkeys(n.metric for n in inside))
-        over = "".join(f'<th scope="col" colspan="3">{escape(heading(metric))}</th>' for metric in metrics)
+        over = "".join(f'<th scope="col" colspan="3">{escape(described(metric).heading)}</th>' for metric in metrics)
         under = "".join(f'<th scope="col">{name}</th>' for name in ("ours", "paper", "Δ")) * len(metrics)
         head = f'<tr><th></th>{over}</tr><tr><th scope="col">method</th>{under}</tr>'
         rows = dict.fromkeys(n.row for n in inside)
@@ -166,7 +114,7 @@ def _row(row: str, cells: Mapping[str, Number], metrics: Sequence[str]) -> str:
         if number is None:
             out.append(sections.cell("") * 3)
             continue
-        tone = "" if not number.difference else "up" if number.difference * better(metric) > 0 else "down"
+        tone = "" if not number.difference else "up" if number.difference * described(metric).direction > 0 else "down"
         out.append(sections.cell(sections.set_back(ours(number)), metric=metric))
         out += [sections.cell(sections.set_back(theirs(number))), sections.cell(escape(gap(number)), tone)]
     return f'<tr data-row="{escape(row)}">{"".join(out)}</tr>'

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
+from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
@@ -36,12 +37,6 @@ PAINTERS = {
 }
 """Where the painters are, by the kind of picture: `module:function`."""
 
-_PANELS = {
-    "amp": ("AMP (%)", 100),
-    "fm": ("FM (10⁻³)", 1000),
-    "wlp": ("WLP (%)", 100),
-    "accuracy": ("global test (%)", 100),
-}
 _COLOURS = ("#1f6fc4", "#d2521a", "#0f8f68", "#a8459b", "#c18a00", "#2b9fb8")
 _INK, _GRID, _EDGE = "#1f2933", "#e4e7eb", "#9aa5b1"
 CLIENTS, SAMPLES = 2, 13
@@ -129,7 +124,8 @@ def imagined(result: Result) -> Pictures:
         env = stage(plan, Storage()).env
     except FedstillError:  # the data are not on this machine
         return []
-    mean, std = (np.array(values)[:, None, None] for values in (env.mean, env.std))
+    if not isinstance(env.kind, Image):
+        return []
     found: Pictures = []
     for client, own in kept.items():
         here = env.at(len(result.rows), client)
@@ -140,8 +136,8 @@ def imagined(result: Result) -> Pictures:
             return []
         noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
         with torch.no_grad():
-            images = generator.train()(noise)[:SAMPLES].numpy() * std + mean
-        found.append((f"imagined by client {client}", images_figure(images.clip(0, 1), [""] * SAMPLES)))
+            images = env.kind.shown(generator.train()(noise)[:SAMPLES]).numpy()
+        found.append((f"imagined by client {client}", images_figure(images, [""] * SAMPLES)))
     return found
 
 
@@ -162,24 +158,19 @@ def malicious_clients(result: Result) -> list[int]:
 
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
-    for metric in metrics:
-        if metric not in _PANELS:
-            raise UsageError(f"metric = {metric!r}: must be one of {', '.join(_PANELS)}")
-    shown = [
-        m for m in metrics or _PANELS if any(v is not None for name in result.models for v in result.curve(name, m))
-    ]
+    wanted = [result.metric(key) for key in metrics] or result.metrics
+    shown = [metric for metric in wanted if _known(result, metric.key)]
     if not shown:
         raise UsageError("nothing to plot: no round was evaluated")
     figure = Figure(figsize=(3.6 * len(shown), 2.9), layout="constrained", facecolor="white")
     rounds = [row["round"] for row in result.rows if row.get("models")]
     for axes, metric in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        title, factor = _PANELS[metric]
         for model, colour in zip(result.models, _COLOURS * len(result.models), strict=False):
-            values = [np.nan if v is None else factor * v for v in result.curve(model, metric)]
+            values = [np.nan if v is None else metric.factor * v for v in result.curve(model, metric.key)]
             axes.plot(
                 rounds, values, color=colour, label=model, linewidth=1.8, marker="o" if len(rounds) == 1 else None
             )
-        axes.set_title(title, fontsize=10, color=_INK, loc="left")
+        axes.set_title(metric.heading, fontsize=10, color=_INK, loc="left")
         axes.set_xlabel("round", fontsize=9, color=_INK)
         axes.grid(color=_GRID, linewidth=0.7)
         axes.tick_params(labelsize=8, color=_EDGE, labelcolor=_INK)
@@ -188,6 +179,11 @@ def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     if len(result.models) > 1:
         figure.axes[0].legend(fontsize=8, frameon=False)
     return figure
+
+
+def _known(result: Result, metric: str) -> bool:
+    """Has any model a value of this metric?"""
+    return any(value is not None for model in result.models for value in result.curve(model, metric))
 
 
 def images_figure(images: NDArray[np.floating[Any]], names: Sequence[str], across: int = 13) -> Figure:

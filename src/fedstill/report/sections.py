@@ -5,6 +5,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
+from fedstill.experiment.metrics import Shown
 from fedstill.report import plots, tables
 from fedstill.report.digest import Series
 from fedstill.report.terminal import size
@@ -59,28 +60,30 @@ def summary(series: Sequence[Series]) -> str:
     """A table for each chapter: methods and models down, metrics across."""
     out = []
     chapters = list(dict.fromkeys(line.chapter for line in series))
-    units = [f"{escape(name)}<br>{'10⁻³' if metric == 'fm' else '%'}" for metric, name in tables.METRICS.items()]
+    metrics = tables.metrics_of(result for line in series for result in line.runs)
+    units = [f"{escape(metric.title)} {metric.arrow}<br>{escape(metric.unit)}" for metric in metrics]
     head = ["method", *units, "best AMP<br>%", "rounds", "seeds", "sent"]
     for chapter in chapters:
         inside = [line for line in series if line.chapter == chapter]
         rows = [{**tables.summary(line.runs, line.model, line.title), "data": chapter} for line in inside]
         name = f"<h3>{escape(chapter)}</h3>" if len(chapters) > 1 else ""
-        out.append(name + table(head, (_summary_row(rows, row, chapter) for row in rows)))
+        out.append(name + table(head, (_summary_row(rows, row, chapter, metrics) for row in rows)))
     about = (
         'Last round, mean ± standard deviation over seeds. <b>Best</b> is bold, <span class="second">second</span> '
-        "underlined. AMP: accuracy averaged over the clients' own tests; FM: its variance between clients; WLP: that "
-        "of the client served worst; global test: accuracy on the data set's own test part."
-    )
+        "underlined. "
+    ) + "; ".join(f"{escape(metric.title)}: {escape(metric.about)}" for metric in metrics)
     return section("summary", "Summary", *out, about=about)
 
 
-def _summary_row(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], chapter: str) -> str:
+def _summary_row(
+    rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], chapter: str, metrics: Sequence[Shown]
+) -> str:
     marks = ("", "best", "second")
     cells = [cell(escape(row["method"]), "name")]
-    for metric in tables.METRICS:
-        shown = set_back(tables.cell(row[metric], metric))
-        cells.append(cell(shown, marks[tables.place(rows, row, metric)], metric=metric))
-    cells.append(cell(set_back(tables.cell(row["best_amp"], "amp")), metric="best_amp"))
+    for metric in metrics:
+        shown = set_back(tables.cell(row.get(metric.key), metric))
+        cells.append(cell(shown, marks[tables.place(rows, row, metric)], metric=metric.key))
+    cells.append(cell(set_back(tables.cell(row["best_amp"], metrics[0])), metric="best_amp"))
     cells += [cell(str(row["rounds"])), cell(str(len(row["seeds"])))]
     cells.append(cell(f"{size(row['bytes']['up'])} ↑<br>{size(row['bytes']['down'])} ↓", metric="bytes"))
     return f'<tr data-label="{escape(row["method"])}" data-chapter="{escape(chapter)}">{"".join(cells)}</tr>'

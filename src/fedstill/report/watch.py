@@ -12,11 +12,11 @@ from typing import Any
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.drive import active
-from fedstill.experiment.result import METRICS
+from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import html
 from fedstill.report.digest import finite
-from fedstill.report.tables import WRONG, find_runs
+from fedstill.report.tables import WRONG, find_runs, metrics_of
 
 RECENT = 5
 """So many rounds say how long the next will take."""
@@ -52,12 +52,18 @@ class Observed:
             if now != self.seen:
                 self.seen, self.rows = now, self.folder.rows()
 
+    @property
+    def result(self) -> Result:
+        """What it gave so far."""
+        return Result(self.settings, self.rows, self.path)
+
     def state(self, now: float) -> dict[str, Any]:
         """What the page shows of it."""
         self.refresh()
         plan, rows = self.settings, self.rows
         evaluated = [row for row in rows if row.get("models")]
-        models = list(evaluated[-1]["models"]) if evaluated else []
+        result = self.result
+        models = result.models
         spent = [sum(row["seconds"].values()) for row in rows]
         pace = fmean(spent[-RECENT:]) if spent else None
         status = self._status(now, pace)
@@ -77,8 +83,8 @@ class Observed:
             "seconds": sum(spent),
             "left": None if pace is None or not going else pace * (plan["rounds"] - len(rows)),
             "rounds": [row["round"] for row in evaluated],
-            "models": {m: {k: [row["models"].get(m, {}).get(k) for row in evaluated] for k in METRICS} for m in models},
-            "worst": {m: _worst(evaluated[-1]["models"][m]) for m in models},
+            "models": {m: {k.key: result.curve(m, k.key) for k in result.metrics} for m in models},
+            "worst": {m: _worst(result, m) for m in models},
         }
 
     def _status(self, now: float, pace: float | None) -> str:
@@ -94,9 +100,9 @@ class Observed:
         return "running" if self.rows else "starting"
 
 
-def _worst(scores: Mapping[str, Any]) -> dict[str, Any] | None:
-    known = [(a, k) for k, a in enumerate(scores.get("accuracy_per_client", [])) if a is not None]
-    return {"client": min(known)[1], "accuracy": min(known)[0]} if known else None
+def _worst(result: Result, model: str) -> dict[str, Any] | None:
+    worst = result.worst(model)
+    return None if worst is None else {"client": worst[0], "value": worst[1]}
 
 
 class Observatory:
@@ -117,7 +123,9 @@ class Observatory:
                 notes.append(f"{path}: {error}")
         if not runs and not notes:
             notes.append(f"{self.path}: no run there yet; waiting")
-        return finite({"runs": runs, "notes": notes})  # type: ignore[no-any-return]
+        shown = metrics_of(self.known[path].result for path in self.known)
+        found = {"metrics": [metric.plain() for metric in shown], "runs": runs, "notes": notes}
+        return finite(found)  # type: ignore[no-any-return]
 
 
 def page(title: str) -> str:
