@@ -4,8 +4,9 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedstill.core.errors import DataError, FedstillError, UsageError
 from fedstill.core.kind import kind_of, sides
@@ -84,13 +85,13 @@ def oversized(kind: Mapping[str, object]) -> str | None:
     return None
 
 
-_settings: TypeAdapter[Setting] = TypeAdapter(Setting, config=ConfigDict(strict=True, allow_inf_nan=False))
+_settings: TypeAdapter[Setting] = TypeAdapter(Setting)
 
 
 def read_setting(text: str) -> Setting:
     """A setting from its JSON, as it came from a hub: every field of its type, or it is refused."""
     try:
-        setting = _settings.validate_json(text)
+        setting = _settings.validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -98,10 +99,21 @@ def read_setting(text: str) -> Setting:
     counts = {len(setting.sites), len(setting.sizes), len(setting.tests), len(setting.specs) - 1}
     if len(counts) != 1 or (setting.counted and len(setting.counted) != len(setting.sites)):
         raise DataError("setting: sites, sizes, tests and models must be as many")
+    if not _finite((setting.lowest, setting.kind, setting.experiment)):
+        raise DataError("setting: a number that is not finite")
     wrong = plain_names(setting.kind) or oversized(setting.kind)
     if wrong is not None or len(setting.class_names) > MOST_CLASSES:
         raise DataError(f"setting: {wrong or 'too many classes'}")
     return setting
+
+
+def _finite(value: Any) -> bool:
+    """Are all numbers in a plain value finite?"""
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def public_set(plan: Experiment, here: str | None) -> Dataset | None:
