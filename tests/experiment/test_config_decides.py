@@ -13,7 +13,8 @@ from fedstill.experiment.config import Experiment, given_as_objects, identity
 def test_what_only_decides_the_running_is_no_part_of_a_runs_identity() -> None:
     plan = small_experiment(small_method("fedavg"))
     other = replace(plan, workers="2", memory=1, checkpoint_every=2, deadline=1.0, quarantine=9)
-    assert set(deciding(Experiment, "running")) == {"workers", "memory", "checkpoint_every", "deadline", "quarantine"}
+    running = {"workers", "memory", "checkpoint_every", "deadline", "quarantine", "fingerprint"}
+    assert set(deciding(Experiment, "running")) == running
     assert identity(plan.plain()) == identity(other.plain())
     assert batch.job(plan, Path("x")).path == batch.job(other, Path("x")).path
 

@@ -14,14 +14,13 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import FedstillError, RunError, UsageError
+from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.run import resume, start
@@ -60,8 +59,8 @@ def job(plan: Experiment, out: Path) -> Job:
 def finished(path: Path) -> bool:
     """Has this run come to its end?"""
     try:
-        planned = int(json.loads((path / "experiment.json").read_text())["rounds"])
-        return int(json.loads((path / "result.json").read_text())["rounds"]) >= planned
+        plan, end = (json.loads((path / name).read_text()) for name in ("experiment.json", "result.json"))
+        return bool(end["rounds"] >= plan["rounds"] or (end.get("stopped") and end["experiment"] == plan))
     except (OSError, ValueError, KeyError):
         return False
 
@@ -173,27 +172,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
-
-
-@contextmanager
-def alone(out: Path, patience: float = 5.0) -> Iterator[None]:
-    """Nobody else works in this folder meanwhile: two who went on with the same run would spoil it."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: the user has to take care
-        yield
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        until = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise RunError(
-                        f"{out}: another fedstill is at work there; wait for it, or choose another --out"
-                    ) from None
-                time.sleep(0.1)
-        yield

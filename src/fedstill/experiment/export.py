@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedstill.core.errors import DataError, RunError, UsageError, unknown
+from fedstill.core.turn import method_state
 from fedstill.data.pixels import fit, images
 from fedstill.experiment.config import experiment
 from fedstill.experiment.rundir import RunDir
@@ -27,10 +28,11 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
     there = dict(plan.method.models(ready.env, checkpoint.server))
-    own = {str(k): k for k in checkpoint.clients if plan.method.own(ready.env, checkpoint.clients[k]) is not None}
+    states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
+    own = {str(k): k for k, state in states.items() if plan.method.own(ready.env.at(0, k), state) is not None}
     which = which or ("overall" if "overall" in there else next(iter([*there, *own]), ""))
     if which in own:
-        weights = plan.method.own(ready.env, checkpoint.clients[own[which]])
+        weights = plan.method.own(ready.env.at(0, own[which]), states[own[which]])
         return ready.env.module(weights, own[which]).eval(), ready, which
     if which not in there:
         raise unknown("model of this run", which, [*there, *own])

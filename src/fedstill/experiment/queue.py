@@ -18,6 +18,7 @@ from fedstill.experiment import batch
 from fedstill.experiment.batch import Job, News
 from fedstill.experiment.centralised import student_record
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import Preset, presets, read_preset
 from fedstill.experiment.records import Archive, question, record_of
 from fedstill.experiment.reproduce import STUDENTS, Entry, plan
@@ -114,7 +115,8 @@ def carry_on(
                 archive.add(student_record(one.student, one.job.path, one.cell))
         tell(news)
 
-    with batch.alone(out):
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, wait=5):
         return batch.run_all([one.job for one in asked.values()], at_once, recorded, until)
 
 

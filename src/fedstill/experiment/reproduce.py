@@ -14,6 +14,7 @@ from fedstill.experiment import batch, passes
 from fedstill.experiment.batch import Job, News
 from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import Cell, Preset
 from fedstill.experiment.records import Archive
 from fedstill.experiment.result import Result
@@ -161,7 +162,8 @@ def carry_out(
 ) -> dict[Path, str]:
     """Run what is missing, first seed first; returns why runs failed, by folder."""
     jobs = [job for entry in entries for job in entry.jobs]
-    with batch.alone(out):
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, wait=5):
         return batch.run_all(sorted(jobs, key=lambda job: job.plan.seed), at_once, tell)
 
 

@@ -1,6 +1,6 @@
 """What a run gives back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,12 +8,23 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import unknown
+from fedstill.core.registry import Registry
 from fedstill.core.rng import numpy_stream
+from fedstill.experiment.health import Health
 from fedstill.experiment.metrics import Scorer, Shown, mixtures, rounds_to
 from fedstill.experiment.rundir import RunDir
 
+views: Registry[Callable[..., Any]] = Registry("view of a result")
+"""How people look at results: whoever shows them registers here, so that running knows nothing of showing."""
 
-@dataclass(frozen=True)
+
+def principal(models: Iterable[str]) -> str:
+    """The model a run is judged and used by when nobody says which: `overall` where there is one, else the first."""
+    names = list(models)
+    return "overall" if "overall" in names else next(iter(names), "")
+
+
+@dataclass(frozen=True, repr=False)
 class Result:
     """A run's experiment and its metrics, round by round."""
 
@@ -21,13 +32,35 @@ class Result:
     rows: Sequence[Mapping[str, Any]]
     run_dir: Path | None = None
     seconds: float = 0.0
+    stopped: str = ""
+    """Why the run ended before its last round; empty where it did not."""
 
     @classmethod
-    def read(cls, path: Path) -> "Result":
-        """The result of a run so far, from its folder."""
-        run = RunDir.open(path)
-        rows = run.rows()
-        return cls(run.read("experiment.json"), rows, path, sum(sum(r["seconds"].values()) for r in rows))
+    def of(
+        cls, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], run_dir: Path | None, stopped: str = ""
+    ) -> "Result":
+        """The result that these lines of metrics are."""
+        return cls(settings, rows, run_dir, sum(sum(row["seconds"].values()) for row in rows), stopped)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Result":
+        """The result of a run so far, from its folder `path`."""
+        run = RunDir.open(Path(path))
+        rows, end = run.rows(), run.read("result.json") or {}
+        stopped = end.get("stopped", "") if end.get("rounds") == len(rows) else ""
+        return cls.of(run.read("experiment.json"), rows, run.path, stopped)
+
+    def __repr__(self) -> str:
+        """The run in one line: what ran, how far it came, and how well its models do."""
+        scores = ", ".join(f"{name} AMP {self.last(name)['amp']:.4f}" for name in self.models)
+        place = f", {self.run_dir}" if self.run_dir else ""
+        head = f"{self.experiment['method']['name']} on {self.experiment['data']}, seed {self.experiment['seed']}"
+        return f"Result({head}, {len(self.rows)} rounds{f': {scores}' if scores else ''}{place})"
+
+    @property
+    def health(self) -> Health:
+        """Whose replies were not used and why, round by round (`rounds`) and in sum (`total`)."""
+        return Health.of(self.rows)
 
     @cached_property
     def metrics(self) -> Sequence[Shown]:
@@ -123,15 +156,11 @@ class Result:
 
     def plot(self, *metrics: str) -> Any:
         """A matplotlib figure with a panel for each metric (amp, fm, wlp, accuracy; all when none is named)."""
-        from fedstill.report.plots import curves
-
-        return curves(self, metrics)
+        return views["curves"](self, metrics)
 
     def _repr_html_(self) -> str:
         """The result as a notebook shows it."""
-        from fedstill.report.notebook import table
-
-        return table(self)
+        return str(views["notebook"](self))
 
     def summary(self) -> dict[str, Any]:
         """The result as one JSON document."""
@@ -144,6 +173,8 @@ class Result:
             "bytes": self.bytes(),
             "bytes_by_field": self.bytes_by_field(),
             "seconds": round(self.seconds, 3),
+            "health": self.health.plain(),
+            **({"stopped": self.stopped} if self.stopped else {}),
             "run_dir": None if self.run_dir is None else str(self.run_dir),
             "experiment": self.experiment,
         }

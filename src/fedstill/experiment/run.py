@@ -1,23 +1,25 @@
 """Running an experiment, from the start or from a checkpoint."""
 
+import itertools
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import DataError, UsageError
 from fedstill.core.method import Method
 from fedstill.core.shelf import Storage
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
-from fedstill.experiment.drive import active, drive, one_thread
+from fedstill.experiment.drive import active, direction, drive, ended, exhausted, one_thread
 from fedstill.experiment.examine import Examiner
 from fedstill.experiment.link import transport
+from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage, stage
-from fedstill.experiment.watcher import Watcher
+from fedstill.experiment.watcher import Watcher, Watchers, together
 
 __all__ = ["Watcher", "active", "one_thread", "resume", "run", "start", "transport"]
 
@@ -27,73 +29,92 @@ def run(
     *,
     out: str | Path | None = "runs",
     name: str | None = None,
-    watcher: Watcher | None = None,
+    watcher: Watchers = None,
     **settings: Any,
 ) -> Result:
     """Run an experiment and return its result.
 
         result = run(FedAvg(lr=0.05), data="mnist-5k", clients=20, active=0.2, alpha=0.1, rounds=20, seed=1)
 
-    `settings` are the fields of `Experiment` (and `alpha` for the partition's). Data may be a name, a file, a folder,
-    arrays or a list with each client's own (x, y); a model a name, `"package.module:factory"` or a torch module. The
-    run is written to `out`/`name`; `out=None` writes nothing.
+    `method`: a method with its settings, or its name. `settings`: the fields of `Experiment` (and `alpha` for the
+    partition's). Data may be a name, a file, a folder, arrays or a list with each client's own (x, y); a model a name,
+    `"package.module:factory"` or a torch module. `out`, `name`: the run is written to `out`/`name`; `out=None` writes
+    nothing. `watcher`: who is told of every round (see `Watcher`), one or several.
     """
     return start(experiment({"method": method, **settings}), out=out, name=name, watcher=watcher)
 
 
 def start(
-    plan: Experiment,
-    *,
-    out: str | Path | None = "runs",
-    name: str | None = None,
-    watcher: Watcher | None = None,
+    plan: Experiment, *, out: str | Path | None = "runs", name: str | None = None, watcher: Watchers = None
 ) -> Result:
-    """Run an experiment from its first round."""
+    """Run an experiment from its first round; arguments as of `run`."""
     _here(plan)
-    watcher = watcher or Watcher()
-    storage = Storage(None, plan.memory << 20)
-    ready = stage(plan, storage)  # before the folder is made: bad input leaves nothing behind
-    folder = None
-    if out is not None:
-        path = Path(out) / name if name else _free(Path(out), plan)
+    ready = stage(plan, Storage(None, plan.memory << 20))  # before the folder is made: bad input leaves nothing behind
+    if ready.fingerprint is not None:
+        plan = replace(plan, fingerprint=ready.fingerprint.data)
+    if out is None:
+        return _follow(plan, ready, None, None, together(watcher))
+    path = Path(out) / name if name else _free(Path(out), plan)
+    RunDir.vacant(path)
+    with writing(path):
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
         folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
-    return _follow(plan, ready, folder, None, watcher)
+        return _follow(plan, ready, folder, None, together(watcher))
 
 
 def resume(
     path: str | Path,
     *,
-    watcher: Watcher | None = None,
+    watcher: Watchers = None,
     rounds: int | None = None,
     workers: str | None = None,
     **given: Any,
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped.
 
-    Data or a model that were objects, not names, must be `given` again. More `rounds` than planned may be asked for.
+    `path`: the run's folder. `watcher`: as of `run`. `rounds`: more rounds than planned. `workers`: other than before.
+    `given`: data or a model that were objects, not names, must be given again. A run that is finished is returned as it
+    is; one that another process writes is refused.
     """
-    watcher = watcher or Watcher()
     folder = RunDir.open(Path(path))
-    settings = folder.read("experiment.json")
-    for key in given_as_objects(settings):
-        if key not in given:
-            raise UsageError(f"{path}: {key} was given as an object; resume with fedstill.resume(..., {key}=...)")
-    more = {k: v for k, v in {"rounds": rounds, "workers": workers}.items() if v is not None}
-    plan = experiment({**settings, **more, **given})
-    _here(plan)
-    if more:
-        folder.write("experiment.json", plan.plain())
-    ready = stage(plan, folder.storage)
-    if folder.read("partition.json") not in (None, _partition(ready)):
-        raise RunError(f"{path}: the data are no longer split as they were; is it the same data set?")
+    with writing(folder.path):
+        return _resumed(folder, together(watcher), {"rounds": rounds, "workers": workers}, given)
+
+
+def _resumed(folder: RunDir, watcher: Watcher, more: Mapping[str, Any], given: Mapping[str, Any]) -> Result:
+    settings, rows = folder.read("experiment.json"), folder.rows()
+    changed = {name: value for name, value in more.items() if value is not None}
+    if int(changed.get("rounds", len(rows))) < len(rows):
+        raise UsageError(f"rounds = {changed['rounds']}: {folder.path} has done {len(rows)} rounds already")
     checkpoint, notes = folder.latest()
+    done = checkpoint.round if checkpoint else 0
+    needed = [name for name in given_as_objects(settings) if name not in given]
+    plan = experiment({**settings, **changed, **given})
+    _here(plan)
+    stopped = exhausted(rows[:done], plan.patience, direction(plan)) if len(rows) >= done else ""
+    if checkpoint and len(rows) >= done and (stopped or done >= plan.rounds):
+        for note in (*notes, f"finished: all {done} rounds are done" if not stopped else f"finished: {stopped}"):
+            watcher.note(note)
+        return ended(Result.of(settings, rows[:done], folder.path, stopped), plan, folder, watcher)
+    if needed:
+        name = needed[0]
+        raise UsageError(f"{folder.path}: {name} was given as an object; resume with fedstill.resume(..., {name}=...)")
+    ready = stage(plan, folder.storage)
+    if not _as_before(folder.read("partition.json"), _partition(ready)):
+        raise DataError(f"{folder.path}: the data are no longer split as they were; is it the same data set?")
+    if plan.plain() != settings:
+        folder.write("experiment.json", plan.plain())
     for note in notes:
         watcher.note(note)
-    folder.rewind(checkpoint.round if checkpoint else 0)
+    folder.rewind(done)
     return _follow(plan, ready, folder, checkpoint, watcher)
+
+
+def _as_before(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+    """Is the split what it was? A run that was stopped before it wrote its split, or wrote less of it, cannot tell."""
+    return before is None or all(now[name] == value for name, value in before.items() if name in now)
 
 
 def _follow(
@@ -113,12 +134,27 @@ def _here(plan: Experiment) -> None:
 
 
 def _partition(ready: Stage) -> dict[str, Any]:
-    return {"counts": ready.counts.tolist(), "class_names": list(ready.class_names), "notes": list(ready.notes)}
+    return {
+        "counts": ready.counts.tolist(),
+        "class_names": list(ready.class_names),
+        "notes": list(ready.notes),
+        "fingerprint": None if ready.fingerprint is None else asdict(ready.fingerprint),
+    }
 
 
 def _free(out: Path, plan: Experiment) -> Path:
-    """A folder name that says what runs, and is not taken."""
+    """A folder that says what runs, and is nobody else's: made here, so that two who start at once get two."""
     data = plan.data if isinstance(plan.data, str) else "own-data"
     alpha = plain(plan.partition).get("alpha")
     stem = "-".join([plan.title, Path(data).stem, *([f"a{alpha:g}"] if alpha else []), f"s{plan.seed}"])
-    return next(p for i in range(1, 10**6) if not (p := out / (stem if i == 1 else f"{stem}-{i}")).exists())
+    for number in itertools.count(1):
+        path = out / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if out.is_dir():
+                continue
+        except OSError:
+            pass
+        return path  # whoever writes there says what is wrong with it
+    raise AssertionError

@@ -14,9 +14,10 @@ from torch import nn
 from fedstill.core import rng
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.kind import Kind
-from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, forged
+from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
@@ -24,6 +25,7 @@ from fedstill.data.pixels import fitted
 from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import Scorer
 from fedstill.models import auto, initial, models
 
@@ -43,11 +45,14 @@ class Stage:
     """Images: height and width before they were brought to the model's size."""
     notes: tuple[str, ...]
     """What a user should know: samples that were moved, clients without a test …"""
+    fingerprint: Fingerprint | None = None
+    """Of the data and who holds which; None where the data are elsewhere."""
 
 
 def stage(experiment: Experiment, storage: Storage) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
-    dataset, private, owners, tests = _data(experiment)
+    whole, dataset, private, owners, tests = _data(experiment)
+    sets = [whole]
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
@@ -55,7 +60,8 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
-        other = fitted(load(experiment.public), pixels_of(specs))
+        sets.append(load(experiment.public))
+        other = fitted(sets[-1], pixels_of(specs))
         public_set = other.train
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -102,36 +108,45 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         storage=storage,
     )
     for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
-        env.build(place, None)  # a model that does not fit the data is named before anything runs
+        module = env.build(place, None)  # a model that does not fit the data is named before anything runs
+        for wrapper in experiment.wrappers:
+            if wrong := wrapper.unfit(module):
+                raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
     malicious = set(experiment.malicious_clients)
 
     def party(client: int) -> Party:
-        attack = (
-            experiment.attack.on(experiment.malicious_clients.index(client))
-            if experiment.attack and client in malicious
-            else None
-        )
-        return Party(dataset.train[held[client]], attack)
+        chain = experiment.wrappers
+        if experiment.attack and client in malicious:
+            place = experiment.malicious_clients.index(client)
+            chain = forged(experiment.method, chain, experiment.attack.on(place))
+        return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes)
+    print_of = fingerprint(sets, train, exam.local)
+    if experiment.fingerprint not in (None, print_of.data):
+        raise DataError(
+            f"data = {experiment.plain()['data']}: not the samples that this run had "
+            f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
+        )
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
 
 
-def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
-    """The data set, the indices to be split, and where clients brought their own: who owns, and is tested on, which."""
+def _data(experiment: Experiment) -> tuple[Dataset, Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
+    """The data set as it was read and the part of it that is used, the indices to be split, and where clients brought
+    their own: who owns, and is tested on, which."""
     data = experiment.data
     if isinstance(data, list):
         own = _own(data)
         dataset, train, test = pool_own(own, "own clients")
-        return dataset, np.concatenate(train), train, test
-    dataset = data if isinstance(data, Dataset) else load(data)
+        return dataset, dataset, np.concatenate(train), train, test
+    whole = dataset = data if isinstance(data, Dataset) else load(data)
     if experiment.samples:
         stream = rng.numpy_stream(experiment.dealt_by, "subset")
         dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
-    return dataset, np.arange(len(dataset.train)), None, None
+    return whole, dataset, np.arange(len(dataset.train)), None, None
 
 
 def _own(data: list[Any]) -> list[Own]:

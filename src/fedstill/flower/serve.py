@@ -1,11 +1,9 @@
 """The hub's half of a deployed run: enrol the sites, drive the one loop over them, write the run's folder."""
 
-import fcntl
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from fedstill.core.shelf import Shelf
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.drive import drive, one_thread
 from fedstill.experiment.examine import row_of
+from fedstill.experiment.lock import writing
 from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import Checkpoint, RunDir
@@ -48,7 +47,8 @@ def serve(
     to come, `tell` is given what whoever started the run should know, and `signature` is that person's.
     """
     folder = runs / checked_name("run", run)
-    with _alone(folder), one_thread():
+    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder, wait=15), one_thread():  # the one before may be about to end
         known = folder / "setting.json"
         setting = Setting.read(known.read_text()) if known.exists() else None
         run_id = secrets.token_hex(16) if setting is None else setting.run_id
@@ -245,20 +245,3 @@ class Telling(Watcher):
     def note(self, text: str) -> None:
         """Something the user should know."""
         self.tell({"note": text})
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process a run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        until = time.monotonic() + 15  # the one before may be about to end
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise UsageError(f"{folder}: this run is under way already") from None
-                time.sleep(0.2)
-        yield

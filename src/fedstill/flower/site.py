@@ -22,9 +22,9 @@ import torch
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Method
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
 from fedstill.data.samples import Samples
@@ -154,8 +154,7 @@ class Site:
         if book.experiment != agreed:
             raise UsageError(f"run {asked.run} has begun with another experiment")
         folder.write(book)
-        uploads = record.declared(plan.method.uploads())
-        leaves = ", ".join(f"{field} ({what})" for field, what in uploads.items())
+        leaves = ", ".join(f"{field} ({what})" for field, what in ledger(plan.method, plan.wrappers).items())
         self.report(f"run {asked.run}: {plan.title}; each turn sends {leaves}")
         self.audit.write("enrolled", run=asked.run, run_id=asked.run_id, experiment=agreed, signer=signer, sends=leaves)
         return Enrolled(
@@ -181,7 +180,8 @@ class Site:
         env = scene.env.at(asked.round, scene.client)
         states = States(folder.path)
         down = None if body is None else record.loads(body)
-        state, upload = turn(scene.method, env, Party(scene.train), states.before(asked.round), down)
+        party = Party(scene.train, scene.plan.wrappers)
+        state, upload = turn(scene.method, env, party, states.before(asked.round), down)
         sent = record.dumps(upload)
         if len(sent) > self.policy.turn_bytes:
             raise UsageError(f"an upload of {len(sent)} bytes: this site's policy allows {self.policy.turn_bytes}")
@@ -205,7 +205,7 @@ class Site:
         self.audit.write("exam", run=asked.run, round=asked.round + 1, models=len(models.weights))
         env = scene.env
         state = States(folder.path).before(asked.round + 1)
-        own = None if state is None else scene.method.own(env.at(asked.round, scene.client), state)
+        own = None if state is None else scene.method.own(env.at(asked.round, scene.client), method_state(state))
         modules = {name: env.module(weights) for name, weights in models.weights.items()}
         if own is not None:
             modules["personal"] = env.module(own, scene.client)

@@ -14,6 +14,7 @@ from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.loop import admit
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import received
 from fedstill.experiment.setting import Setting
 from fedstill.flower.caps import outsized
 from fedstill.flower.messages import ExamRequest, Marks, Models, Refusal, Task, Work, answer
@@ -128,7 +129,7 @@ class FlowerTransport:
 
     def _judge(self, env: Env, replies: list[Reply[Any]], not_asked: set[int]) -> None:
         """Count failures in a row, and say which sites are left out from now on."""
-        _, missing = admit(self.method, env, replies)
+        _, missing = admit(self.method, env, received(self.plan.wrappers, env, replies))
         for reply in replies:
             k = reply.client
             if k in not_asked:
@@ -143,7 +144,7 @@ class FlowerTransport:
 
     def _within_caps(self, env: Env, downs: Mapping[int, Any], replies: list[Reply[Any]]) -> list[Reply[Any]]:
         """The replies, less those whose update is far larger than the round's others."""
-        good, _ = admit(self.method, env, replies)
+        good, _ = admit(self.method, env, received(self.plan.wrappers, env, replies))
         wrong = outsized({r.client: (r.upload, downs[r.client]) for r in good}, self.plan.largest_update)
         for k, why in wrong.items():
             self.note(f"round {env.round + 1}: site {self.setting.sites[k]}: {why}")

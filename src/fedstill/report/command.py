@@ -27,7 +27,7 @@ def command(settings: Mapping[str, Any]) -> str:
     rest: dict[str, Any] = {}
     options = {f.name for f in fields(Experiment) if f.metadata["option"]}
     for key, value in settings.items():
-        if key in ("method", "workers") or value == usual.get(key):  # workers never change the bits
+        if key in ("method", "workers", "fingerprint") or value == usual.get(key):  # workers never change the bits
             continue
         if key in options and not isinstance(value, Mapping):
             words += [

@@ -2,10 +2,11 @@
 
 from html import escape
 
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.report.terminal import size
 
 
+@views.register("notebook")
 def table(result: Result) -> str:
     """The last round of every model, with the worst client and the best round."""
     rows = []

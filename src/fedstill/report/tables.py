@@ -12,12 +12,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.experiment.config import experiment, identity
 from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
+from fedstill.report.terminal import printable
 
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
@@ -75,12 +77,21 @@ def collect(paths: Iterable[Path]) -> list[Result]:
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs of the same experiment, seed apart, together; of each group those that have come furthest."""
+    """Runs of the same experiment on the same data, seed apart, together; of each group those that came furthest."""
     found: dict[str, list[Result]] = {}
     for result in results:
         same = identity(complete(result.experiment), "seed", reporting=False)
         found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in found.values()]
+    alike = [group for members in found.values() for group in _by_data(members)]
+    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
+
+
+def _by_data(members: Sequence[Result]) -> list[list[Result]]:
+    """Runs with the same settings, apart where their data differ; a run of old, without a fingerprint, cannot tell."""
+    prints = dict.fromkeys(r.experiment.get("fingerprint") for r in members)
+    if len([known for known in prints if known]) < 2:
+        return [list(members)]
+    return [[r for r in members if r.experiment.get("fingerprint") == known] for known in prints]
 
 
 def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,9 +225,10 @@ def text(rows: Sequence[Mapping[str, Any]], form: str, metrics: Sequence[Shown] 
     head = _head(metrics)
     if form == "markdown":
         body = _cells(rows, metrics, {1: "**{}**", 2: "<u>{}</u>"})
-        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *body])
+        safe = [[text.replace("|", r"\|") for text in line] for line in body]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *safe])
     body = _cells(
-        [{**r, "method": _tex(r["method"]), "data": _tex(str(r["data"]))} for r in rows],
+        [{**r, **{name: _tex(str(r[name])) for name in ("method", "data", "model")}} for r in rows],
         metrics,
         {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},
     )
@@ -248,9 +260,8 @@ def _csv(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown]) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, tex in {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.items():
-        text = text.replace(plain, tex)
-    return text
+    special = {sign: f"\\{sign}" for sign in "_%&#${}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+    return "".join(special.get(sign, sign) for sign in text)
 
 
 def _signs(text: str) -> str:
@@ -271,11 +282,11 @@ def show(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown] = METRICS) 
     for number, name in enumerate(head):
         if not (one and name == "data"):
             table.add_column(name, justify="right" if number > 2 else "left", overflow="fold")
-    escaped = [{**r, "method": _plain(r["method"]), "data": _plain(r["data"])} for r in rows]
+    escaped = [{**r, **{name: _plain(r[name]) for name in ("method", "data", "model")}} for r in rows]
     for line in _cells(escaped, metrics, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
         table.add_row(*(text for name, text in zip(head, line, strict=True) if not (one and name == "data")))
     console.print(table)
 
 
 def _plain(text: object) -> str:
-    return str(text).replace("[", r"\[")
+    return escape(printable(str(text)))
