@@ -115,6 +115,12 @@ class Experiment(Value):
     quarantine: int = setting(
         3, ge=1, decides="running", doc="failures in a row after which a site is left out (deployed)"
     )
+    largest_share: float = setting(
+        0.5, gt=0, le=1, decides="running", doc="the share of all samples that one of three or more sites may claim"
+    )
+    largest_update: float = setting(
+        20.0, ge=0, decides="running", doc="times the round's median that a site's update may measure; 0: any"
+    )
     memory: int = setting(
         1024,
         ge=0,
