@@ -48,8 +48,8 @@ def main() -> None:
     from fedstill.experiment.config import experiment
     from fedstill.experiment.rundir import RunDir
     from fedstill.flower.control import HubClient, deploy
+    from fedstill.flower.enrolment import deployable
     from fedstill.flower.keys import make_certificates, make_key
-    from fedstill.flower.setting import deployable
 
     digits = load("digits").train
     make_certificates(folder, ["127.0.0.1"])

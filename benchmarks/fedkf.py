@@ -18,6 +18,7 @@ from torch import nn
 
 from fedstill.core.shelf import Storage
 from fedstill.data import Samples, load
+from fedstill.data.pixels import fitted
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import one_thread, transport
 from fedstill.experiment.stage import Stage, stage
@@ -64,7 +65,7 @@ def plain_client(method: FedKF, ready: Stage, client: int, down: Any, data: Samp
 
 
 def staged(method: Any, workers: str = "auto") -> tuple[Any, Stage]:
-    digits = load("mnist-5k").fit((32,)).train
+    digits = fitted(load("mnist-5k"), (32,)).train
     digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
     own = [(digits.x[k * 800 : (k + 1) * 800], digits.y[k * 800 : (k + 1) * 800]) for k in range(CLIENTS)]
     plan = experiment({"method": method, "data": own, "active": 1.0, "model": "lenet5", "workers": workers})

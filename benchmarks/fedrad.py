@@ -14,7 +14,7 @@ import time
 import torch
 
 from fedstill.core.method import Env
-from fedstill.data.samples import Samples
+from fedstill.data.pixels import images
 from fedstill.methods import FedAvg, FedRAD
 from fedstill.models import initial
 from fedstill.parts.averaging import Broadcast
@@ -34,9 +34,9 @@ def main() -> None:
     stream = torch.Generator().manual_seed(0)
     shape, samples = (1, 28, 28), asked.batch * asked.steps
     pixels = torch.randint(0, 256, (samples, *shape), dtype=torch.uint8, generator=stream)
-    data = Samples(pixels, torch.randint(0, asked.classes, (samples,), generator=stream), (0.5,), (0.3,))
+    data = images(pixels, torch.randint(0, asked.classes, (samples,), generator=stream), (0.5,), (0.3,))
     env = Env(
-        seed=1, sizes=(samples,), classes=asked.classes, shape=shape,
+        seed=1, sizes=(samples,), classes=asked.classes, kind=data.kind,
         build=lambda client, seed: initial(asked.model, shape, asked.classes, seed or 0),
     ).at(0, 0)  # fmt: skip
 

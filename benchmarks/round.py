@@ -17,6 +17,7 @@ from torch import nn
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
 from fedstill.data import batches, load
+from fedstill.data.pixels import fitted
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import one_thread, transport
 from fedstill.experiment.stage import stage
@@ -42,7 +43,7 @@ def plain_round(env: Env, weights: dict[str, torch.Tensor], data: list) -> dict[
         model = plain_lenet()
         model.load_state_dict(dict(zip(model.state_dict(), weights.values(), strict=True)))
         optimizer = torch.optim.SGD(model.parameters(), lr=METHOD.lr)
-        images, labels = samples.images(), samples.y
+        images, labels = samples.inputs(), samples.y
         for index in batches(len(samples), METHOD.batch, METHOD.epochs, env.at(0, client).stream("batches")):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[index]), labels[index]).backward()
@@ -52,7 +53,7 @@ def plain_round(env: Env, weights: dict[str, torch.Tensor], data: list) -> dict[
 
 
 def main() -> None:
-    digits = load("mnist-5k").fit((32,)).train
+    digits = fitted(load("mnist-5k"), (32,)).train
     digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
     edges = [0]
     for size in SIZES:

@@ -27,10 +27,12 @@ def one(clients: int) -> None:
     import torch
 
     from fedstill.core import rng
-    from fedstill.core.loop import Party, rounds
+    from fedstill.core.loop import rounds
     from fedstill.core.method import Env
     from fedstill.core.shelf import Storage
-    from fedstill.data import Samples
+    from fedstill.core.turn import Party
+    from fedstill.data.kinds import Image
+    from fedstill.data.pixels import images
     from fedstill.experiment.rundir import Checkpoint, RunDir
     from fedstill.methods import FedAvg
     from fedstill.models import initial
@@ -43,7 +45,7 @@ def one(clients: int) -> None:
         x = torch.randint(
             0, 256, (SAMPLES, 1, 32, 32), generator=rng.torch_stream(1, "data", client), dtype=torch.uint8
         )
-        return Party(Samples(x, torch.arange(SAMPLES) % 10, (0.5,), (0.3,)))
+        return Party(images(x, torch.arange(SAMPLES) % 10, (0.5,), (0.3,)))
 
     def sample(t: int) -> list[int]:
         return [int(k) for k in rng.numpy_stream(1, "active", t).choice(clients, ACTIVE, replace=False)]
@@ -52,7 +54,7 @@ def one(clients: int) -> None:
     with tempfile.TemporaryDirectory() as out:
         folder = RunDir(Path(out))
         storage = Storage(folder.path, limit=16 << 20)
-        env = Env(1, (SAMPLES,) * clients, 10, (1, 32, 32), lambda k, seed: copy.deepcopy(net), storage=storage)
+        env = Env(1, (SAMPLES,) * clients, 10, Image((1, 32, 32)), lambda k, seed: copy.deepcopy(net), storage=storage)
         link = Inline(method, party, env.shelf("clients"))
         seconds, server, began = [], [], time.perf_counter()
         for done in rounds(method, env, link, sample, ROUNDS):

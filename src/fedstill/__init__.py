@@ -9,6 +9,12 @@ Names are loaded when they are first used, so that `fedstill --help` answers at 
 import importlib
 from typing import Any
 
+from fedstill.core.registry import Registry
+
+Registry.announce("transport", "flower-simulation", "fedstill.flower.simulation")
+Registry.announce("view of a result", "curves", "fedstill.report.figures.plots")
+Registry.announce("view of a result", "notebook", "fedstill.report.notebook")
+
 _HOMES = {
     "run": "fedstill.experiment.run",
     "resume": "fedstill.experiment.run",

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,17 @@ import pytest
 import torch
 from smallest import same_bits, small_experiment, small_method
 
-from fedstill.core.loop import Party, rounds
+from fedstill.core.errors import UsageError
+from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
 from fedstill.core.shelf import Shelf, Storage
+from fedstill.core.turn import Party, turn
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.run import active, resume, start, transport
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
+from fedstill.parts.attacks import Attack
 
 EVERY = sorted(methods)
 FEDERATED = [name for name in EVERY if methods[name].federated]
@@ -45,7 +48,32 @@ def test_every_field_that_leaves_a_client_says_what_it_carries(name: str) -> Non
     declared = methods[name].leaves_client()
     assert declared
     assert set(declared) == {f.name for f in fields(methods[name].upload_type())}
-    assert set(declared.values()) <= {str(c) for c in Carries}
+    assert set(declared.values()) <= set(map(str, Carries))
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("slots", ["server", "client"])
+def test_what_a_method_says_of_its_messages_is_what_travels(name: str, slots: str) -> None:
+    """Slots on the clients ask for another upload: who cannot make it is refused before anything runs."""
+    light = {"clients": 2, "active": 1.0, "samples": 100}
+    if slots == "client":
+        own = {"gather": {"name": "remember", "slots": "client"}}
+        try:
+            plan, ready = staged(name, own, **light)
+        except UsageError as error:
+            reason = str(error)
+        else:
+            reason = ""
+        if reason:
+            assert re.match(r"gather = remember: (slots = client: .* use slots = server|works on)|unknown sett", reason)
+            return
+    else:
+        plan, ready = staged(name, **light)
+    method, env = plan.method, ready.env.at(0, 0)
+    down = method.download(env, method.init_server(env.at(0)))
+    _, upload = turn(method, env, ready.party(0), None, down)
+    assert type(down) is method.downloads()
+    assert type(upload) is method.uploads() is type(method.template(env))
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -67,8 +95,8 @@ def test_transports_agree_and_resume_is_exact(name: str, runs: Path) -> None:
     assert scores[0][-1], "it reports at least one model"
 
 
-def staged(name: str, **settings: Any) -> tuple[Any, Any]:
-    plan = small_experiment(small_method(name), **settings)
+def staged(name: str, own: Any = None, **settings: Any) -> tuple[Any, Any]:
+    plan = small_experiment(small_method(name, **(own or {})), **settings)
     return plan, stage(plan, Storage())
 
 
@@ -87,14 +115,11 @@ def test_bytes_are_those_of_the_messages_and_messages_survive_the_wire(name: str
         assert same_bits(again, reply.upload)
 
 
-class Spoiled:
+@dataclass(frozen=True)
+class Spoiled(Attack):
     """A client that sends what it should not."""
 
-    def __init__(self, how: str) -> None:
-        self.how = how
-
-    def data(self, env: Any, data: Any) -> Any:
-        return data
+    how: str
 
     def upload(self, env: Any, upload: Any, *context: Any) -> Any:
         if self.how == "nonsense":
@@ -123,7 +148,7 @@ def _with(value: Any, path: list[str], tensor: torch.Tensor) -> Any:
 def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(name: str, how: str) -> None:
     plan, ready = staged(name, active=1.0, rounds=1)
     honest = ready.party
-    ready = replace(ready, party=lambda k: Party(honest(k).data, Spoiled(how) if k == 2 else None))
+    ready = replace(ready, party=lambda k: Party(honest(k).data, (Spoiled(how),) if k == 2 else ()))
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         done = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1))
     assert set(done.missing) == {2}

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedstill.core.errors import DataError, UsageError
-from fedstill.data import Samples, load, load_clients, pool
+from fedstill.data import load, load_clients, pool
+from fedstill.data.pixels import images
 
 IMAGES = np.arange(4 * 6 * 5, dtype=np.uint8).reshape(4, 6, 5)
 LABELS = np.array([0, 1, 0, 1])
@@ -36,7 +37,7 @@ def test_colour_may_stand_first_or_last():
 def test_own_arrays_get_their_own_normalisation(kind):
     """Normalised by its own mean and deviation, the training part has mean 0 and deviation 1 in each channel."""
     x = np.random.default_rng(0).integers(0, 200, (50, 2, 6, 5)).astype(kind)
-    images = load((x, np.arange(50) % 2)).train.images()
+    images = load((x, np.arange(50) % 2)).train.inputs()
     assert images.mean((0, 2, 3)).abs().max() < 1e-5
     assert (images.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
 
@@ -44,12 +45,12 @@ def test_own_arrays_get_their_own_normalisation(kind):
 def test_the_test_part_is_normalised_as_the_train_part():
     data = load({"x_train": IMAGES * 100.0, "y_train": LABELS, "x_test": IMAGES * 0.0, "y_test": LABELS})
     assert data.test is not None
-    assert (data.test.mean, data.test.std) == (data.train.mean, data.train.std)
+    assert data.test.kind == data.train.kind
 
 
 def test_constant_images_do_not_divide_by_zero():
-    assert load((np.full((4, 6, 5), 7, np.uint8), LABELS)).train.images().abs().max() < 1e-6
-    assert load((np.full((4, 6, 5), 7.5), LABELS)).train.images().abs().max() == 0
+    assert load((np.full((4, 6, 5), 7, np.uint8), LABELS)).train.inputs().abs().max() < 1e-6
+    assert load((np.full((4, 6, 5), 7.5), LABELS)).train.inputs().abs().max() == 0
 
 
 def test_read_only_and_bfloat16_arrays():
@@ -76,19 +77,30 @@ NAN = np.where(np.arange(4)[:, None, None] == 2, np.nan, IMAGES.astype(float))
     ("spec", "line"),
     [
         ((IMAGES, LABELS[:3]), "own data, train part: 4 images but 3 labels"),
-        ((NAN, LABELS), "own data, train part: x has NaN or infinite values, first in image 2"),
-        ((NAN + np.inf, LABELS), "own data, train part: x has NaN or infinite values, first in image 0"),
-        ((IMAGES * 1e300, LABELS), "own data, train part: x has NaN or infinite values, first in image 0"),
+        ((NAN, LABELS), "own data, train part: x has NaN or infinite values, first in series 2"),
+        ((NAN[:, None], LABELS), "own data, train part: x has NaN or infinite values, first in image 2"),
+        ((NAN + np.inf, LABELS), "own data, train part: x has NaN or infinite values, first in series 0"),
+        ((IMAGES * 1e300, LABELS), "own data, train part: x has NaN or infinite values, first in series 0"),
         ((IMAGES[:0], LABELS[:0]), "own data, train part: empty, no images"),
         ((IMAGES, LABELS[:0]), "own data, train part: empty, no labels"),
-        ((IMAGES[0], LABELS), "own data, train part: x has shape (6, 5); must be N×H×W, N×H×W×C or N×C×H×W"),
+        (
+            {"x": IMAGES[0], "y": LABELS, "kind": "image"},
+            "own data, train part: x has shape (6, 5); must be N×H×W, N×H×W×C or N×C×H×W",
+        ),
         ((IMAGES.astype(str), LABELS), "own data, train part: x is of type <U3; must be numbers"),
         (([[[1, 2]], [[1]]], [0, 1]), "own data, train part: x is ragged; all images must have one size"),
         ((IMAGES, LABELS - 1), "own data, train part: label -1 of sample 0; must be a whole number ≥ 0"),
         ((IMAGES, LABELS + 0.5), "own data, train part: label 0.5 of sample 0; must be a whole number ≥ 0"),
         ((IMAGES, [0, 1, np.nan, 1]), "own data, train part: label nan of sample 2; must be a whole number ≥ 0"),
-        ((IMAGES, list("abab")), "own data, train part: labels are of type <U1; must be whole numbers ≥ 0"),
-        ((IMAGES, np.eye(4)), "own data, train part: y has shape (4, 4); must be one class number a sample"),
+        (
+            {"x": IMAGES, "y": list("abab"), "classes": list("ac")},
+            "own data: train label 'b' is none of a, c",
+        ),
+        (
+            (IMAGES, np.eye(4)),
+            "own data, train part: y has shape (4, 4); must be one class number a sample "
+            "(several labels are not supported)",
+        ),
         ((IMAGES, LABELS * 0 + 3), "own data: all training samples have label 3; at least two classes are needed"),
         (
             (IMAGES, LABELS * 0, IMAGES, LABELS),
@@ -104,7 +116,7 @@ NAN = np.where(np.arange(4)[:, None, None] == 2, np.nan, IMAGES.astype(float))
             (IMAGES, LABELS, IMAGES / 2, LABELS),
             "own data: train images are uint8 1×6×5, test images float32 1×6×5",
         ),
-        ({"x": IMAGES, "y": LABELS}, "own data: no x_train inside, only x, y"),
+        ({"a": IMAGES, "y": LABELS}, "own data: no x_train inside, only a, y_train"),
         ({"x_train": IMAGES}, "own data: no y_train inside, only x_train"),
         ({}, "own data: no x_train inside, only nothing"),
         (
@@ -130,19 +142,19 @@ def test_clients_share_one_normalisation():
     one = np.zeros((1, 4, 4), np.uint8)
     three = np.full((3, 4, 4), 51, np.uint8)
     clients = load_clients([(one, [0]), (three, [1, 1, 2])])
-    assert clients[0].mean == clients[1].mean == pytest.approx((0.15,))
-    assert clients[0].std == clients[1].std == pytest.approx((0.0075**0.5,))
+    assert clients[0].kind.mean == clients[1].kind.mean == pytest.approx((0.15,))
+    assert clients[0].kind.std == clients[1].kind.std == pytest.approx((0.0075**0.5,))
 
 
 def test_clients_as_samples_keep_a_common_normalisation():
     x = torch.randn(2, 1, 4, 4)
-    own = [Samples(x, torch.tensor([0, 1]), (0.5,), (3.0,)) for _ in range(2)]
-    assert [(c.mean, c.std) for c in load_clients(own)] == [((0.5,), (3.0,))] * 2
+    own = [images(x, torch.tensor([0, 1]), (0.5,), (3.0,)) for _ in range(2)]
+    assert [(c.kind.mean, c.kind.std) for c in load_clients(own)] == [((0.5,), (3.0,))] * 2
 
 
 def test_identical_constant_clients():
     flat = np.full((2, 4, 4), 3.0)
-    assert [c.std for c in load_clients([(flat, [0, 1]), (flat + 0, [0, 1])])] == [(1.0,)] * 2
+    assert [c.kind.std for c in load_clients([(flat, [0, 1]), (flat + 0, [0, 1])])] == [(1.0,)] * 2
 
 
 def test_pool_gives_each_client_its_own_again():

@@ -29,10 +29,10 @@ def test_pooled_normalisation_is_that_of_all_samples(tmp_path: Path) -> None:
     """Two parties of 3 and 1 images: their summaries give mean and deviation of the four images together."""
     a, b = images(3, 10), images(1, 200)
     own = [read_own(written(tmp_path, "a", a, [0, 1, 0])), read_own(written(tmp_path, "b", b, [1]))]
-    mean, std = pooled([summary(party.train, party.class_names) for party in own])
+    kind = pooled([summary(party.train, party.class_names) for party in own])
     every = np.concatenate([a, b]) / 255
-    assert mean == pytest.approx((every.mean(),), abs=1e-6)
-    assert std == pytest.approx((every.std(),), abs=1e-6)
+    assert kind.mean == pytest.approx((every.mean(),), abs=1e-6)
+    assert kind.std == pytest.approx((every.std(),), abs=1e-6)
 
 
 def test_classes_are_matched_by_name(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
     own = [read_own(str(tmp_path / site)) for site in ("a", "b")]
     classes = common_classes([party.class_names for party in own])
     assert classes == ("ant", "cat", "dog")
-    cast = [party.cast((0.0,), (1.0,), classes).train.y.tolist() for party in own]
+    cast = [party.cast(own[0].train.kind, classes).train.y.tolist() for party in own]
     assert cast == [[0, 0, 0, 1, 1, 1], [1, 1, 1, 2, 2, 2]]
 
 

@@ -11,8 +11,10 @@ from fedstill.data import (
     IID,
     Dirichlet,
     Dominant,
+    EqualSize,
     Partition,
     Quantity,
+    Rebalanced,
     Shards,
     Split,
     local_split,
@@ -20,6 +22,7 @@ from fedstill.data import (
     partitions,
     public_split,
 )
+from fedstill.data.margins import scaled
 from fedstill.data.partition import _mend, _whole
 
 quick = settings(deadline=None, max_examples=60, derandomize=True)
@@ -89,7 +92,7 @@ def test_another_seed_gives_another_split(partition):
 
 
 def test_every_registered_partition_goes_through_a_config_file():
-    assert set(partitions) == {"dirichlet", "dominant", "iid", "shards", "quantity"}
+    assert set(partitions) == {"dirichlet", "dominant", "rebalanced", "equal-size", "iid", "shards", "quantity"}
     for name in partitions:
         value = build_named(Partition, name)
         assert build_named(Partition, plain(value)) == value
@@ -305,3 +308,64 @@ def test_matching_tests_never_repeat_within_a_client(counts, seed):
         assert len(np.unique(test)) == len(test)
         assert set(labels[test]) <= set(np.flatnonzero(mix))
         assert len(test) >= (sum(mix) > 0)
+
+
+@quick
+@given(problems(), alphas)
+def test_rebalanced_loses_nothing_and_fills_nobody_twice(problem, alpha):
+    """A client gets nothing of a class once it has N/K: without its last class it has less than that."""
+    labels, clients, seed = problem
+    split = Rebalanced(alpha, 1).split(labels, clients, np.random.default_rng(seed))
+    assert_partition(split, labels, clients)
+    if split.notes:  # samples were moved afterwards
+        return
+    for row in split.counts(labels, labels.max() + 1):
+        last = np.flatnonzero(row)[-1]
+        assert row[:last].sum() < len(labels) / clients
+
+
+def test_rebalanced_sizes_are_nearer_to_one_another_than_dirichlets():
+    labels = np.repeat(np.arange(10), 1000)
+    spread = [
+        np.mean([np.std([len(part) for part in kind(0.5, 10).split(labels, 20, rng).parts]) for _ in range(10)])
+        for kind, rng in ((Dirichlet, np.random.default_rng(0)), (Rebalanced, np.random.default_rng(0)))
+    ]
+    assert spread[1] < 0.8 * spread[0]
+
+
+def test_rebalanced_by_hand():
+    """Two clients, two classes of 4 samples, N/K = 4. α → 0: the first class goes to one client, who then is full."""
+    labels = np.repeat([0, 1], 4)
+    for seed in range(10):
+        split = Rebalanced(1e-3, 1).split(labels, 2, np.random.default_rng(seed))
+        assert sorted(split.counts(labels, 2).tolist()) == [[0, 4], [4, 0]]
+
+
+@quick
+@given(problems(), alphas)
+def test_equal_size_gives_everyone_as_many(problem, alpha):
+    labels, clients, seed = problem
+    split = EqualSize(alpha).split(labels, clients, np.random.default_rng(seed))
+    assert_partition(split, labels, clients)
+    sizes = [len(part) for part in split.parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_equal_size_keeps_the_skew():
+    """10 classes of 100 over 10 clients: with a large α every client has 10 of each, with a small one few classes."""
+    labels = np.repeat(np.arange(10), 100)
+    even = EqualSize(1e6).split(labels, 10, np.random.default_rng(0)).counts(labels, 10)
+    assert np.abs(even - 10).max() <= 1
+    skewed_counts = EqualSize(0.03).split(labels, 10, np.random.default_rng(0)).counts(labels, 10)
+    assert (skewed_counts > 20).sum(axis=1).max() <= 4
+    assert skewed_counts.sum(axis=1).tolist() == [100] * 10
+
+
+def test_scaling_by_hand():
+    """[[1, 1], [1, 3]] keeps its odds ratio 3 when rows and columns are scaled to 2, 2 and 1, 3.
+
+    With x top left: x (x + 1) / ((2 − x)(1 − x)) = 3, so 2x² − 10x + 6 = 0 and x = (5 − √13)/2 = .6972.
+    """
+    found = scaled(np.array([[1.0, 1.0], [1.0, 3.0]]), np.array([2, 2]), np.array([1, 3]))
+    x = (5 - np.sqrt(13)) / 2
+    assert found == pytest.approx(np.array([[x, 2 - x], [1 - x, 1 + x]]), abs=1e-5)

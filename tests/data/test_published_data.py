@@ -5,6 +5,7 @@ import os
 import pytest
 
 from fedstill.data import found, load
+from fedstill.data.pixels import fitted
 
 there = [name for name, where in found() if where and "FEDSTILL_DATA" in os.environ and os.path.exists(where)]
 
@@ -17,7 +18,7 @@ def test_a_published_data_set_is_whole_and_its_constants_fit(name):
     assert data.test is not None
     assert data.train.counts(data.classes).min() > 0
     assert data.test.counts(data.classes).min() > 0
-    images = data.train[:1000].images()
+    images = data.train[:1000].inputs()
     assert abs(images.mean()) < 0.15
     assert abs(images.std() - 1) < 0.15
-    assert data.fit((32,)).train.shape[1:] == (32, 32)
+    assert fitted(data, (32,)).train.shape[1:] == (32, 32)

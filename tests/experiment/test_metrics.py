@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedstill.experiment import metrics
-from fedstill.experiment.metrics import amp, fm, identification, mixtures, rounds_to, wlp
+from fedstill.experiment.metrics import amp, fm, mixtures, rounds_to, wlp
+from fedstill.parts.identification import identification
 
 
 def test_the_papers_table_of_three_clients() -> None:

@@ -142,7 +142,7 @@ class Federation:
         """Deploy under a fresh name (or `name`), and return the run's folder at home."""
         from fedstill.experiment.config import experiment
         from fedstill.flower.control import deploy
-        from fedstill.flower.setting import deployable
+        from fedstill.flower.enrolment import deployable
 
         settings = dict(settings)
         name = settings.pop("name", f"run-{secrets.token_hex(4)}")

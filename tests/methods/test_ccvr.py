@@ -2,18 +2,15 @@
 
 import itertools
 
-import pytest
 import torch
 from smallest import small_experiment
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import CCVR
 from fedstill.methods.ccvr import Described, describe, features_of, pooled, virtual_features
-from fedstill.parts.gather import Remember
 from fedstill.parts.learner import predict
 
 
@@ -68,12 +65,12 @@ def test_a_head_that_leans_to_one_class_is_set_right_and_the_rest_stays():
     bias = next(n for n in leaning if n.startswith("head") and n.endswith("bias"))
     leaning[bias] = leaning[bias] + 8 * torch.nn.functional.one_hot(torch.tensor(0), env.classes)
     module, data = env.module(leaning), ready.party(0).data
-    told = describe(features_of(module, data.images()), data.y, env.classes)
+    told = describe(features_of(module, data.inputs()), data.y, env.classes)
     mended = method.calibrate(env, leaning, [told])
     moved = {name for name in leaning if not torch.equal(leaning[name], mended[name])}
     assert moved
     assert all(name.startswith("head") for name in moved)
-    right = [(predict(env.module(w), data.images()).argmax(1) == data.y).double().mean() for w in (leaning, mended)]
+    right = [(predict(env.module(w), data.inputs()).argmax(1) == data.y).double().mean() for w in (leaning, mended)]
     assert right[1] > right[0] + 0.2
 
 
@@ -100,5 +97,3 @@ def test_what_leaves_a_client_and_what_is_refused():
     for counts in (good.counts, good.counts - 1):
         bad = Described(good.weights, good.means, good.covariances, counts)
         assert CCVR().objection(env, bad) == "counts: must be ≥ 0, and one > 0"
-    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        CCVR(gather=Remember(slots="client"))

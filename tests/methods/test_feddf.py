@@ -99,7 +99,7 @@ def test_in_the_logit_form_clients_come_nearer_to_the_mean_logits() -> None:
     torch.testing.assert_close(wisdom.logits, sum(r.upload.logits for r in first.replies) / len(first.replies))
     env = ready.env.at(1, 0)
     learner = method.by_logits.learner(env, env.module(env.initial(0), 0))
-    images = env.public.images()
+    images = env.public.inputs()
     before = float(kl(wisdom.logits, predict(learner.module, images)))
     method.by_logits.study(env, learner, 1, wisdom)
     assert float(kl(wisdom.logits, predict(learner.module, images))) < before

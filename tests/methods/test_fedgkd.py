@@ -47,7 +47,7 @@ def test_a_step_is_down_the_gradient_of_the_loss(taught):
     down = Lesson(env.initial(), env.initial(3), taught)
     _, upload = method.client(env, None, down, data)
     student, teacher = env.module(down.weights), env.module(down.teacher)
-    x = data.images()
+    x = data.inputs()
     loss = cross_entropy(student(x), data.y)
     if taught:
         loss = loss + 3.0 / 2 * kl(teacher(x).detach(), student(x))

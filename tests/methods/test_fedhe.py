@@ -58,7 +58,7 @@ def test_a_client_tells_the_means_of_its_classes_and_which_it_has() -> None:
     state = method.init_client(env)
     _, upload = method.client(env, state, method.download(env, method.init_server(env)), data)
     with torch.no_grad():
-        logits = env.module(state.weights, 1)(data.images())
+        logits = env.module(state.weights, 1)(data.inputs())
     assert upload.seen.tolist() == [bool((data.y == c).any()) for c in range(10)]
     assert not upload.seen[0]
     for c in range(10):

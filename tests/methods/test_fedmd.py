@@ -46,7 +46,7 @@ def turned(method: FedMD, env: Any, data: Any, down: Wisdom, turns: int) -> torc
     voice = Voice(env.module(state.weights, env.client), None)
     learner = method.learner(env, voice)
     method.study(env, learner, turns, down)
-    return predict(voice, env.public.images())
+    return predict(voice, env.public.inputs())
 
 
 def test_digesting_brings_the_logits_to_the_consensus() -> None:

@@ -169,6 +169,6 @@ def test_any_method_can_take_a_part():
         method, env, data = turn(RelationalProx(lr=0.1, batch=32, epochs=5, strength=strength))
         down = Broadcast(env.initial())
         _, upload = method.client(env, None, down, data)
-        before, after = (predict(env.module(w), data.images()) for w in (down.weights, upload.weights))
+        before, after = (predict(env.module(w), data.inputs()) for w in (down.weights, upload.weights))
         gap[strength] = relational(before, after).item()
     assert gap[5.0] < 0.8 * gap[0.0]

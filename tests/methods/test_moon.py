@@ -39,7 +39,7 @@ def test_a_step_is_down_the_gradient_of_the_loss():
     down, before = Broadcast(env.initial()), Previous(env.initial(3), None)
     _, upload = method.client(env, before, down, data)
     student, near, far = (env.module(w) for w in (down.weights, down.weights, before.weights))
-    x = data.images()
+    x = data.inputs()
     wanted, left = near.features(x).detach(), far.features(x).detach()
     (cross_entropy(student(x), data.y) + 2 * contrast(student.features(x), wanted, left, 0.3)).backward()
     for name, parameter in student.named_parameters():

@@ -36,7 +36,7 @@ def test_a_step_is_corrected_and_the_control_is_the_gradient():
     own, common = ({n: p.detach() for n, p in c.items()} for c in (own, common))
     state, upload = method.client(env, Control(own), Heading(env.initial(), common), data)
     module = env.module(env.initial())
-    cross_entropy(module(data.images()), data.y).backward()
+    cross_entropy(module(data.inputs()), data.y).backward()
     for name, p in module.named_parameters():
         expected = p.detach() - 0.5 * (p.grad - own[name] + common[name])
         assert torch.allclose(upload.weights[name], expected, atol=1e-6)

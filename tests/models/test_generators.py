@@ -8,6 +8,7 @@ from torch import nn
 
 from fedstill.core.errors import UsageError
 from fedstill.core.rng import seeded
+from fedstill.data.kinds import Image
 from fedstill.models import build_generator, generators, multiply_adds
 from fedstill.models.generator import DoublingConv2d, NarrowConv2d, UpsampledConv2d
 
@@ -23,7 +24,7 @@ def test_the_papers_generators_are_registered() -> None:
 def test_images_have_the_data_s_shape_and_range(name: str, shape: tuple[int, int, int]) -> None:
     """The sigmoid's 0 … 1, normalised by mean .5 and std .25, is −2 … 2."""
     colours = shape[0]
-    generator = build_generator(name, shape, 11, [0.5] * colours, [0.25] * colours, channels=8)
+    generator = build_generator(name, Image(shape, (0.5,) * colours, (0.25,) * colours), 11, channels=8)
     assert generator.noise == 11
     images = generator(torch.randn(4, 11))
     assert images.shape == (4, *shape)
@@ -37,9 +38,9 @@ def test_each_colour_has_its_own_mean_and_std(name: str) -> None:
     """Undone, both normalisations are the same pictures."""
     mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1.0, 2.0, 4.0])
     with seeded(0):
-        plain = build_generator(name, (3, 8, 8), 5, [0.0] * 3, [1.0] * 3, channels=4)
+        plain = build_generator(name, Image((3, 8, 8)), 5, channels=4)
     with seeded(0):
-        normalised = build_generator(name, (3, 8, 8), 5, mean.tolist(), std.tolist(), channels=4)
+        normalised = build_generator(name, Image((3, 8, 8), tuple(mean.tolist()), tuple(std.tolist())), 5, channels=4)
     z = torch.randn(3, 5)
     torch.testing.assert_close(normalised(z) * std.view(3, 1, 1) + mean.view(3, 1, 1), plain(z))
 
@@ -97,7 +98,7 @@ def original(generator: nn.Module) -> nn.Sequential:
 
 def test_dafl_is_the_authors_generator() -> None:
     """Their weights start from N(0, 2 / (9 · outputs)): .0417 and .0589 for 128 and 64 outputs."""
-    generator = build_generator("dafl", (1, 32, 32), 100, [0.0], [1.0])
+    generator = build_generator("dafl", Image((1, 32, 32)), 100)
     first, second = (layer for layer in generator.body if isinstance(layer, UpsampledConv2d))
     assert first.weight.std().item() == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.02)
     assert second.weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
@@ -108,7 +109,7 @@ def test_dafl_is_the_authors_generator() -> None:
 def test_dcgan_halves_its_channels_from_4_by_4() -> None:
     """At 32 pixels 512×4×4, 256×8×8, 128×16×16, image; at 28, whose halving ends at 7, 256×7×7, 128×14×14, image."""
     for shape, small in (((3, 32, 32), (512, 4, 4)), ((1, 28, 28), (256, 7, 7)), ((1, 8, 8), (128, 4, 4))):
-        body = build_generator("dcgan", shape, 100, [0.0] * shape[0], [1.0] * shape[0]).body
+        body = build_generator("dcgan", Image(shape), 100).body
         assert body[0].small == small
         assert body[-1].in_channels == 128
 
@@ -128,15 +129,15 @@ def test_light_is_a_small_share_of_dafl(channels: int, share: int) -> None:
     """dafl, noise 100, one colour, 32 pixels: 100·8,192 + 16²·128·128·9 + 32²·128·64·9 + 32²·64·9 = 114,655,232.
     light: 100·64c + 8²·16c² + 16²·16c: 430,080 for c = 16, 4,866,048 for c = 64: 1/266.6 and 1/23.6."""
     z = torch.zeros(1, 100)
-    dafl = build_generator("dafl", (1, 32, 32), 100, [0.0], [1.0])
-    light = build_generator("light", (1, 32, 32), 100, [0.0], [1.0], channels)
+    dafl = build_generator("dafl", Image((1, 32, 32)), 100)
+    light = build_generator("light", Image((1, 32, 32)), 100, channels)
     assert multiply_adds(dafl, z) == multiply_adds(original(dafl), z) == 114_655_232
     assert multiply_adds(light, z) == {16: 430_080, 64: 4_866_048}[channels]
     assert multiply_adds(dafl, z) / multiply_adds(light, z) == pytest.approx(share, rel=0.03)
 
 
 def test_light_has_16_channels_unless_told() -> None:
-    assert build_generator("light", (1, 28, 28), 10, [0.0], [1.0]).body[0].small == (16, 7, 7)
+    assert build_generator("light", Image((1, 28, 28)), 10).body[0].small == (16, 7, 7)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,9 @@ def test_light_has_16_channels_unless_told() -> None:
 )
 def test_errors_say_what_is_wrong(name: str, shape: tuple[int, int, int], mean: list[float], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        build_generator(name, shape, 10, mean, mean)
+        build_generator(name, Image(shape, mean, mean), 10)
 
 
 def test_no_channels_are_not_the_usual_channels() -> None:
     with pytest.raises(UsageError, match="generator = 'light': noise must be ≥ 1 and channels ≥ 2, got 10 and 0"):
-        build_generator("light", (1, 8, 8), 10, [0.0], [1.0], channels=0)
+        build_generator("light", Image((1, 8, 8)), 10, channels=0)

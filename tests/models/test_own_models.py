@@ -238,7 +238,7 @@ def test_a_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.Mon
         (lambda a, b, c: None, "cannot be built as factory() or factory(shape, classes): TypeError"),
         (lambda: nn.Linear(5, 10), "cannot take images of shape (1, 8, 8): RuntimeError: mat1 and mat2"),
         (nn.Identity(), "model = Identity: gives (2, 1, 8, 8) for 2 images, must give (2, 10)"),
-        (Ending(lambda z: (z, z)), "model = Ending: gives a tuple, must give a tensor of logits"),  # type: ignore
+        (Ending(lambda z: ("z", z)), "model = Ending: gives a tuple, must give a tensor of logits"),  # type: ignore
     ],
 )
 def test_errors_are_one_line_and_say_what_is_wrong(spec: Any, text: str) -> None:

@@ -9,13 +9,14 @@ from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Storage
+from fedstill.data.kinds import Image
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.parts.gather import Changed, Remember, Update, average, mean
 
 
 def env_of(sizes: tuple[int, ...], storage: Storage | None = None) -> Env:
-    return Env(1, sizes, 2, (1, 8, 8), lambda k, seed: torch.nn.Linear(1, 1), storage=storage or Storage())
+    return Env(1, sizes, 2, Image((1, 8, 8)), lambda k, seed: torch.nn.Linear(1, 1), storage=storage or Storage())
 
 
 def w(value: float) -> dict[str, torch.Tensor]:

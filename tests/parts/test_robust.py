@@ -11,6 +11,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import dumps, loads
 from fedstill.core.value import build_named, plain
+from fedstill.data.kinds import Image
 from fedstill.experiment.run import start
 from fedstill.methods import FedAvg
 from fedstill.parts.gather import Chain, Everyone, Gather, Remember, Update, average
@@ -19,7 +20,7 @@ from fedstill.parts.trust import Identify
 
 
 def env_of(count: int) -> Env:
-    return Env(seed=1, sizes=(10,) * count, classes=2, shape=(1, 1, 1), build=lambda k, s: torch.nn.Linear(1, 1))
+    return Env(seed=1, sizes=(10,) * count, classes=2, kind=Image((1, 1, 1)), build=lambda k, s: torch.nn.Linear(1, 1))
 
 
 def replies(*points: list[float], samples: int = 10) -> list[Reply[Any]]:
@@ -166,8 +167,8 @@ def test_a_chain_comes_from_a_config_file_and_goes_back() -> None:
 def test_chains_that_cannot_work_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one"):
         Chain(())
-    with pytest.raises(UsageError, match="slots = client"):
-        Chain((Krum(), Remember(slots="client")))
+    with pytest.raises(UsageError, match=r"^gather = chain: slots = client: .* use slots = server"):
+        small_experiment(small_method("fedavg", gather=Chain((Krum(), Remember(slots="client")))))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
-from fedstill.report import plots
+from fedstill.report.figures import plots
 
 
 @pytest.fixture(name="comparison")
@@ -22,9 +22,9 @@ def test_a_result_plots_its_curves(comparison: Path) -> None:
     assert [line.get_label() for line in lines] == ["active", "overall"]
     want = [100 * row["models"]["overall"]["amp"] for row in rows(comparison / "fedkf-1")]
     assert list(lines[1].get_ydata()) == want
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["AMP (%)", "FM (10⁻³)"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["AMP ↑ (%)", "FM ↓ (10⁻³)"]
     assert len(result.plot().axes) == 4
-    with pytest.raises(UsageError, match=r"metric = 'speed': must be one of amp, fm, wlp, accuracy"):
+    with pytest.raises(UsageError, match="unknown metric of this run 'speed'; known: accuracy, amp, fm, wlp"):
         result.plot("speed")
 
 
@@ -40,7 +40,7 @@ def test_a_result_is_a_frame(comparison: Path) -> None:
 def test_a_result_shows_itself(comparison: Path) -> None:
     shown = Result.read(comparison / "fedavg-1")._repr_html_()
     last = rows(comparison / "fedavg-1")[-1]["models"]["active"]
-    assert f"<th>active</th><td>{last['amp']:.4f}</td><td>{last['fm']:.2e}</td>" in shown
+    assert f"<th>active</th><td>{100 * last['amp']:.2f}</td><td>{1000 * last['fm']:.2f}</td>" in shown
     assert "<b>fedavg</b> on digits, seed 1: 3 rounds" in shown
 
 

@@ -9,8 +9,11 @@ import pytest
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import experiment
+from fedstill.experiment.metrics import METRICS
 from fedstill.experiment.result import Result
 from fedstill.report import tables
+
+AMP, FM, _, GLOBAL = METRICS
 
 
 def made(method: str, seed: int, amp: float, rounds: int = 2, data: str = "digits", **settings: Any) -> Result:
@@ -34,8 +37,8 @@ def test_seeds_of_one_experiment_are_one_row() -> None:
     assert row["amp"]["std"] == pytest.approx(0.02**0.5)
     assert row["accuracy"] is None
     assert row["bytes"] == {"down": 20, "up": 8}
-    assert tables.cell(row["amp"], "amp") == "70.00 ± 14.14"
-    assert tables.cell(row["fm"], "fm") == "10.00"
+    assert tables.cell(row["amp"], AMP) == "70.00 ± 14.14"
+    assert tables.cell(row["fm"], FM) == "10.00"
 
 
 def test_labels_say_what_differs_within_a_data_set_only() -> None:
@@ -72,9 +75,9 @@ def test_best_and_second_of_each_data_set() -> None:
             made("fedavg", 1, 0.1, data="mnist-5k"),
         ]
     )
-    assert [tables.place(rows, row, "amp") for row in rows] == [1, 2, 2, 0, 0]
-    assert [tables.place(rows, row, "fm") for row in rows] == [0, 0, 0, 0, 0]  # all alike: nobody is best
-    assert tables.place(rows, rows[0], "accuracy") == 0
+    assert [tables.place(rows, row, AMP) for row in rows] == [1, 2, 2, 0, 0]
+    assert [tables.place(rows, row, FM) for row in rows] == [0, 0, 0, 0, 0]  # all alike: nobody is best
+    assert tables.place(rows, rows[0], GLOBAL) == 0
 
 
 def test_forms() -> None:

@@ -15,7 +15,8 @@ from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import experiment
-from fedstill.experiment.run import active
+from fedstill.experiment.drive import active
+from fedstill.experiment.lock import writing
 from fedstill.report import watch
 
 
@@ -38,7 +39,7 @@ def going(comparison: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(going: Path) -> Iterator[str]:
-    with watch.server(going, 0) as here:
+    with writing(going / "fedkf-1"), watch.server(going, 0) as here:
         thread = threading.Thread(target=here.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{here.server_port}/"
@@ -75,12 +76,13 @@ def test_curves_move(address: str, going: Path, comparison: Path) -> None:
     assert json.loads(get(address + "state.json"))["runs"][1]["rounds"] == [1, 2, 3]
 
 
-def test_a_run_that_fell_silent_or_failed_says_so(going: Path) -> None:
+def test_a_run_that_nobody_writes_is_not_running_whatever_its_files_say(going: Path) -> None:
     run = watch.Observed(going / "fedkf-1")
-    later = (going / "fedkf-1" / "metrics.jsonl").stat().st_mtime + 3600
-    assert run.state(later)["status"] == "silent"
+    with writing(going / "fedkf-1"):
+        assert run.state()["status"] == "running"
+    assert run.state()["status"] == "stopped"
     (going / "fedkf-1" / "last_error.txt").write_text("it broke")
-    assert run.state(later)["status"] == "failed"
+    assert run.state()["status"] == "failed"
 
 
 def test_only_this_machine_is_answered(address: str) -> None:

@@ -9,13 +9,14 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf, Storage
@@ -36,23 +37,29 @@ class Env:
     sizes: tuple[int, ...]
     """Training samples of every client, told once at enrolment."""
     classes: int
-    shape: tuple[int, int, int]
+    kind: Kind
+    """What one sample is: shape, normalisation, noise …"""
     build: Callable[[int | None, int | None], nn.Module]
     """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given."""
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
     public: Any = None
     """The public data set, on every party's machine, for the methods that need one."""
     public_classes: int | None = None
     """How many classes the public set has where they are not the data's own; None where they are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     storage: Storage = field(default_factory=Storage)
+    guard: Any = None
+    """Who draws batches and makes learners where samples are protected (`parts.learner.Guard`); None: nobody."""
     round: int = 0
     client: int | None = None
 
     def at(self, round: int, client: int | None = None) -> "Env":
         """The same set-up, seen in a round by the server or by one client."""
         return replace(self, round=round, client=client)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input of a model."""
+        return self.kind.shape
 
     @property
     def clients(self) -> int:
@@ -96,7 +103,8 @@ class Reply(Generic[U_co]):
     """A client's answer to a download: its upload, or why there is none."""
 
     client: int
-    samples: int
+    samples: float
+    """How much it counts: its number of samples, or the mean of all clients' where they are to count alike."""
     upload: U_co
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
@@ -112,6 +120,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     needs_public: ClassVar[bool] = False
     same_classes: ClassVar[bool] = False
     """True for methods whose public set must be labelled with the data's own classes."""
+    server_sums: ClassVar[Literal["samples", "plain"] | None] = None
+    """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
     federated: ClassVar[bool] = True

@@ -8,6 +8,7 @@
 (True, 'square')
 """
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -21,6 +22,7 @@ class Registry(Mapping[str, Any], Generic[T]):
 
     _kinds: ClassVar[dict[type, "Registry[Any]"]] = {}
     _names: ClassVar[dict[Any, str]] = {}
+    _announced: ClassVar[dict[str, dict[str, str]]] = {}
 
     def __init__(self, kind: str, base: type[T] | None = None) -> None:
         self.kind = kind
@@ -38,19 +40,30 @@ class Registry(Mapping[str, Any], Generic[T]):
 
         return add
 
+    @staticmethod
+    def announce(kind: str, name: str, module: str) -> None:
+        """Say that importing `module` registers `name`; it is imported when the name is first asked for."""
+        Registry._announced.setdefault(kind, {})[name] = module
+
     def __getitem__(self, name: str) -> Any:
+        if name not in self._entries and (home := self._later.get(name)) is not None:
+            importlib.import_module(home)
         if name not in self._entries:
-            raise unknown(self.kind, name, self._entries)
+            raise unknown(self.kind, name, self)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self._later
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._entries))
+        return iter(sorted(self._entries.keys() | self._later.keys()))
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries.keys() | self._later.keys())
+
+    @property
+    def _later(self) -> Mapping[str, str]:
+        return Registry._announced.get(self.kind, {})
 
     @staticmethod
     def of(base: type) -> "Registry[Any]":

@@ -36,9 +36,22 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
-def setting(default: Any, *, doc: str = "", **bounds: float) -> Any:
-    """A field of a value: its default, what it means, and its bounds (`gt`, `ge`, `lt`, `le`)."""
-    return field(default=default, metadata={"doc": doc, "bounds": bounds})
+Decides = Literal["bits", "running", "reporting"]
+"""What a setting decides: a run's bits; only where and how fast it runs; only what is looked at and written."""
+
+
+def setting(default: Any, *, doc: str = "", decides: Decides = "bits", option: bool = False, **bounds: float) -> Any:
+    """A field of a value.
+
+    `default`: its value when nothing is said; `doc`: what it means; `decides`: what it changes (see `Decides`);
+    `option`: whether the command line has an option of this name; `bounds`: `gt`, `ge`, `lt`, `le`.
+    """
+    return field(default=default, metadata={"doc": doc, "decides": decides, "option": option, "bounds": bounds})
+
+
+def deciding(cls: type, *what: Decides) -> tuple[str, ...]:
+    """The fields of a value's class that decide one of these."""
+    return tuple(f.name for f in fields(cls) if f.metadata.get("decides", "bits") in what)
 
 
 @dataclass(frozen=True)

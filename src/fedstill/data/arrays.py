@@ -3,9 +3,12 @@
 >>> import numpy as np
 >>> samples("mine", np.zeros((4, 28, 28), np.uint8), [0, 1, 1, 0]).shape
 (1, 28, 28)
+>>> samples("mine", np.zeros((4, 9, 128)), [0, 1, 1, 0]).kind.words()
+'series of 9×128'
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,59 +16,108 @@ import torch
 from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError
-from fedstill.data.samples import Dataset, Samples
+from fedstill.core.kind import Kind, sides
+from fedstill.core.registry import Registry
+from fedstill.data.forms import About, Norm, as_array, first_row, kind_name, measured, stored, writable
+from fedstill.data.samples import Dataset, Samples, Sites
 
-Arrays = Mapping[str, Any]  # x_train, y_train and, where there is a test part, x_test, y_test
-Norm = tuple[tuple[float, ...], tuple[float, ...]]
-
-
-def measure(pixels: NDArray[Any]) -> Norm:
-    """Mean and deviation of every channel; uint8 values count as value/255. A constant channel gets deviation 1."""
-    if pixels.dtype == np.uint8:
-        scale = np.arange(256) / 255
-        shares = [np.bincount(pixels[:, c].ravel(), minlength=256) / pixels[:, c].size for c in range(pixels.shape[1])]
-        mean = [float(share @ scale) for share in shares]
-        std = [float(share @ (scale - m) ** 2) ** 0.5 for share, m in zip(shares, mean, strict=True)]
-    else:
-        mean = [float(m) for m in pixels.mean(axis=(0, 2, 3), dtype=np.float64)]
-        std = [float(s) for s in pixels.std(axis=(0, 2, 3), dtype=np.float64)]
-    return tuple(mean), tuple(s if s > 0 else 1.0 for s in std)
+Arrays = Mapping[str, Any]
+"""x_train, y_train (or x, y), and what else `dataset` lists."""
+ALIASES = {"x": "x_train", "y": "y_train", "site": "site_train", "channels": "names"}
 
 
 def dataset(
-    name: str, arrays: Arrays, where: str, class_names: tuple[str, ...] | None = None, norm: Norm | None = None
+    name: str,
+    arrays: Arrays,
+    where: str,
+    class_names: tuple[str, ...] | None = None,
+    norm: Norm | None = None,
+    kind: str = "auto",
 ) -> Dataset:
-    """A checked data set from arrays; classes and normalisation are measured on them where they are not given."""
+    """A checked data set from arrays; kind, classes and normalisation are found in them where they are not given.
+
+    `arrays` has x_train and y_train (or x and y). It may have x_test and y_test; site_train (or site) and site_test,
+    the site of each sample, with site_names; classes, the names of the classes; names, of columns or channels;
+    categories, texts such as `sex=f|m` for the columns of a table that hold codes; and kind.
+    """
+    arrays = {ALIASES.get(key, key): value for key, value in arrays.items()}
     for key in ("x_train", "y_train"):
         if key not in arrays:
             raise DataError(f"{where}: no {key} inside, only {', '.join(sorted(arrays)) or 'nothing'}")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{where}: x_test and y_test belong together, one is missing")
-
-    def published(pixels: NDArray[Any]) -> Norm:
-        """Constants that papers quote hold for values in 0..1, and for the channels they name."""
-        unit = pixels.dtype == np.uint8 or (pixels.min() >= 0 and pixels.max() <= 1)
-        return norm if norm is not None and unit and len(norm[0]) == pixels.shape[1] else measure(pixels)
-
-    train = samples(f"{where}, train part", arrays["x_train"], arrays["y_train"], published)
+    about = replace(known_about(where, arrays), norm=norm)
+    about = about if kind == "auto" else replace(about, kind=kind)
+    parts = {part: arrays[f"y_{part}"] for part in ("train", "test") if f"y_{part}" in arrays}
+    labels, class_names = numbered(where, parts, class_names or texts(arrays.get("classes")))
+    train = samples(f"{where}, train part", arrays["x_train"], labels["train"], about=about)
     test = None
-    if "x_test" in arrays:
-        test = samples(f"{where}, test part", arrays["x_test"], arrays["y_test"], lambda _: (train.mean, train.std))
-        if (test.shape, test.x.dtype) != (train.shape, train.x.dtype):
-            raise DataError(f"{where}: train images are {form(train)}, test images {form(test)}")
+    if "test" in labels:
+        test = samples(f"{where}, test part", arrays["x_test"], labels["test"], train, about)
     classes = count_classes(where, [train], test)
-    if class_names is not None and classes > len(class_names):
+    if class_names and classes > len(class_names):
         raise DataError(f"{where}: label {classes - 1} found, but {name} has {len(class_names)} classes")
     names = class_names or tuple(map(str, range(classes)))
-    return Dataset(name, train, test, len(names), names, source=where)
+    sites = site_numbers(where, arrays, len(train), None if test is None else len(test))
+    return Dataset(name, train, test, len(names), names, source=where, sites=sites)
 
 
-def samples(where: str, x: Any, y: Any, norm: Callable[[NDArray[Any]], Norm] = measure) -> Samples:
-    """Checked samples from N×H×W, N×H×W×C or N×C×H×W images and class numbers (numpy, torch or lists)."""
-    pixels, labels = _images(where, x), _labels(where, y)
-    if len(pixels) != len(labels):
-        raise DataError(f"{where}: {len(pixels)} images but {len(labels)} labels")
-    return Samples(torch.from_numpy(pixels), torch.from_numpy(labels), *norm(pixels))
+def samples(where: str, x: Any, y: Any, like: Samples | None = None, about: About | None = None) -> Samples:
+    """Checked samples from an array and class numbers (numpy, torch or lists).
+
+    Their kind is that of `like` where given, which they must agree with; else it is found in the array.
+    """
+    about = about or About()
+    array = as_array(where, "x", x)
+    name = kind_name(array, about.kind) if like is None else Registry.name_of(type(like.kind))
+    array, labels = stored(where, array, name, about), _labels(where, y)
+    if like is not None and (array.shape[1:], str(array.dtype)) != (tuple(like.x.shape[1:]), _dtype(like)):
+        here, there = f"{array.dtype} {sides(array.shape[1:])}", form(like)
+        raise DataError(f"{where.removesuffix(', test part')}: train {like.kind.plural} are {there}, "
+                        f"test {like.kind.plural} {here}")  # fmt: skip
+    kind: Kind = measured(array, name, about) if like is None else like.kind
+    if len(array) != len(labels):
+        raise DataError(f"{where}: {len(array)} {kind.plural} but {len(labels)} labels")
+    return Samples(torch.from_numpy(array), torch.from_numpy(labels), kind)
+
+
+def known_about(where: str, arrays: Arrays) -> About:
+    """Names, categories and kind that came along with the arrays."""
+    categories: dict[str, tuple[str, ...]] = {}
+    for line in texts(arrays.get("categories")):
+        column, equals, known = line.partition("=")
+        if not equals:
+            raise DataError(f"{where}: categories: {line!r} must be column=one|two|…")
+        categories[column] = tuple(known.split("|"))
+    kind = str(arrays["kind"]) if "kind" in arrays else "auto"
+    return About(kind, texts(arrays.get("names")), categories)
+
+
+def texts(values: Any) -> tuple[str, ...]:
+    """An array or list of names as texts; none for None."""
+    return () if values is None else tuple(map(str, np.asarray(values).ravel().tolist()))
+
+
+def numbered(
+    where: str, parts: Mapping[str, Any], class_names: tuple[str, ...]
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Labels as numbers, and the names of the classes: labels that are texts are numbered in alphabetical order.
+
+    >>> numbered("mine", {"train": ["dog", "cat"], "test": ["dog"]}, ())[1]
+    ('cat', 'dog')
+    """
+    found = {part: as_array(where, "y", values) for part, values in parts.items()}
+    if not all(values.dtype.kind in "UST" for values in found.values()):
+        return found, class_names
+    found = {part: values.astype(str) for part, values in found.items()}
+    names = class_names or tuple(np.unique(np.concatenate([v.ravel() for v in found.values()])).tolist())
+    number = {name: place for place, name in enumerate(names)}
+    for part, values in found.items():
+        strange = [label for label in np.unique(values).tolist() if label not in number]
+        if strange:
+            raise DataError(f"{where}: {part} label {strange[0]!r} is none of {', '.join(names)}")
+        found[part] = np.array([number[label] for label in values.ravel().tolist()], np.int64)
+    return found, names
 
 
 def count_classes(where: str, train: Sequence[Samples], test: Samples | None = None) -> int:
@@ -79,45 +131,32 @@ def count_classes(where: str, train: Sequence[Samples], test: Samples | None = N
     return highest + 1
 
 
-def _images(where: str, x: Any) -> NDArray[Any]:
-    array = _array(where, "x", x)
-    if array.size == 0:
-        raise DataError(f"{where}: empty, no images")
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and _channels_last(array.shape):
-        array = array.transpose(0, 3, 1, 2)
-    elif array.ndim != 4:
-        raise DataError(f"{where}: x has shape {array.shape}; must be N×H×W, N×H×W×C or N×C×H×W")
-    return _writable(_uint8_or_float32(where, array))
-
-
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Which axis holds the channels: the one of 1 or 3, else the shorter; the first in doubt."""
-    _, first, _, last = shape
-    if first in (1, 3) or last in (1, 3):
-        return first not in (1, 3)
-    return last < first
-
-
-def _uint8_or_float32(where: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype == np.uint8:
-        return array
-    if array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:
-        return array.astype(np.uint8)
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{where}: x is of type {array.dtype}; must be numbers")
-    with np.errstate(over="ignore"):
-        array = array.astype(np.float32)
-    if not np.isfinite(array).all():
-        raise DataError(f"{where}: x has NaN or infinite values, first in image {_first(~np.isfinite(array))}")
-    return array
+def site_numbers(where: str, arrays: Arrays, train: int, test: int | None) -> Sites | None:
+    """Which site each sample is of, where the arrays say so: sites that occur, in the order of their names."""
+    if "site_train" not in arrays:
+        return None
+    given = {part: as_array(where, "site", arrays[f"site_{part}"]) for part in ("train", "test")
+             if f"site_{part}" in arrays}  # fmt: skip
+    for part, wanted in (("train", train), ("test", test)):
+        if part in given and given[part].shape != (wanted,):
+            raise DataError(f"{where}: site_{part} has shape {given[part].shape}; must be one site for each sample")
+    names = texts(arrays.get("site_names"))
+    every = np.unique(np.concatenate(list(given.values())))
+    if names and every.dtype.kind in "iu" and (every.min() < 0 or every.max() >= len(names)):
+        raise DataError(f"{where}: site {every.max()} found, but there are {len(names)} site_names")
+    titles = tuple(names[int(s)] if names and every.dtype.kind in "iu" else str(s) for s in every.tolist())
+    places = {part: np.searchsorted(every, values).astype(np.int64) for part, values in given.items()}
+    return Sites(titles, places["train"], places.get("test"))
 
 
 def _labels(where: str, y: Any) -> NDArray[np.int64]:
-    array = _array(where, "y", y)
+    array = as_array(where, "y", y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
+    if array.ndim == 2:
+        raise DataError(
+            f"{where}: y has shape {array.shape}; must be one class number a sample (several labels are not supported)"
+        )
     if array.ndim != 1:
         raise DataError(f"{where}: y has shape {array.shape}; must be one class number a sample")
     if array.size == 0:
@@ -126,30 +165,14 @@ def _labels(where: str, y: Any) -> NDArray[np.int64]:
         raise DataError(f"{where}: labels are of type {array.dtype}; must be whole numbers ≥ 0")
     wrong = ~(np.isfinite(array) & (array >= 0) & (array == np.floor(array)))
     if wrong.any():
-        raise DataError(f"{where}: label {array[wrong][0]} of sample {_first(wrong)}; must be a whole number ≥ 0")
-    return _writable(array.astype(np.int64))
+        raise DataError(f"{where}: label {array[wrong][0]} of sample {first_row(wrong)}; must be a whole number ≥ 0")
+    return writable(array.astype(np.int64))
 
 
-def _array(where: str, what: str, value: Any) -> NDArray[Any]:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        return np.asarray(value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy())
-    try:
-        return np.asarray(value)
-    except ValueError:
-        raise DataError(f"{where}: {what} is ragged; all images must have one size") from None
-
-
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """What torch can share without a warning."""
-    array = np.ascontiguousarray(array)
-    return array if array.flags.writeable else array.copy()
-
-
-def _first(wrong: NDArray[np.bool_]) -> int:
-    return int(wrong.reshape(len(wrong), -1).any(axis=1).argmax())
+def _dtype(part: Samples) -> str:
+    return str(part.x.dtype).removeprefix("torch.")
 
 
 def form(part: Samples) -> str:
-    """What must agree between parts: type, channels, height and width."""
-    return f"{str(part.x.dtype).removeprefix('torch.')} {'×'.join(map(str, part.shape))}"
+    """What must agree between parts: type and shape of what is stored."""
+    return f"{_dtype(part)} {sides(tuple(part.x.shape[1:]))}"

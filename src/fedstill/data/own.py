@@ -9,11 +9,14 @@ import numpy as np
 import torch
 
 from fedstill.core import rng
+from fedstill.core.errors import DataError
+from fedstill.core.kind import Kind
 from fedstill.data import arrays
 from fedstill.data.files import read_npz
 from fedstill.data.partition import local_split
 from fedstill.data.samples import Dataset, Samples
 from fedstill.data.sources import Spec, load
+from fedstill.data.summary import recast
 
 Indices = np.ndarray[Any, Any]
 
@@ -26,12 +29,12 @@ class Own:
     test: Samples | None
     class_names: tuple[str, ...]
 
-    def cast(self, mean: tuple[float, ...], std: tuple[float, ...], class_names: tuple[str, ...]) -> "Own":
-        """The same samples with the normalisation and the class numbers that all parties share."""
+    def cast(self, kind: Kind, class_names: tuple[str, ...]) -> "Own":
+        """The same samples as the kind and with the class numbers that all parties share."""
         number = torch.tensor([class_names.index(name) for name in self.class_names])
 
         def shared(samples: Samples) -> Samples:
-            return replace(samples, y=number[samples.y], mean=mean, std=std)
+            return replace(recast(samples, kind), y=number[samples.y])
 
         return Own(shared(self.train), None if self.test is None else shared(self.test), class_names)
 
@@ -54,7 +57,7 @@ def read_own(spec: Spec) -> Own:
     """A party's own data from a name, an image folder or an .npz file; an .npz file may hold a single class."""
     if isinstance(spec, str) and spec.endswith(".npz"):
         path = Path(spec).expanduser()
-        found = read_npz(path)
+        found = {arrays.ALIASES.get(key, key): value for key, value in read_npz(path).items()}
         if set(found) >= {"x_train", "y_train"}:
             return _from_arrays(found, str(path))
     dataset = load(spec)
@@ -62,13 +65,17 @@ def read_own(spec: Spec) -> Own:
 
 
 def _from_arrays(found: arrays.Arrays, where: str) -> Own:
-    train = arrays.samples(f"{where}, train part", found["x_train"], found["y_train"])
+    about = arrays.known_about(where, found)
+    parts = {part: found[f"y_{part}"] for part in ("train", "test") if {f"x_{part}", f"y_{part}"} <= set(found)}
+    labels, names = arrays.numbered(where, parts, arrays.texts(found.get("classes")))
+    train = arrays.samples(f"{where}, train part", found["x_train"], labels["train"], about=about)
     test = None
-    if "x_test" in found and "y_test" in found:
-        norm = (train.mean, train.std)
-        test = arrays.samples(f"{where}, test part", found["x_test"], found["y_test"], lambda _: norm)
+    if "test" in labels:
+        test = arrays.samples(f"{where}, test part", found["x_test"], labels["test"], train, about)
     highest = max(int(part.y.max()) for part in (train, test) if part is not None)
-    return Own(train, test, tuple(map(str, range(highest + 1))))
+    if names and highest >= len(names):
+        raise DataError(f"{where}: label {highest} found, but there are {len(names)} classes")
+    return Own(train, test, names or tuple(map(str, range(highest + 1))))
 
 
 def pool_own(parties: Sequence[Own], name: str) -> tuple[Dataset, tuple[Indices, ...], tuple[Indices, ...]]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import UsageError
 from fedstill.core.registry import Registry
 from fedstill.core.value import Value, setting
+from fedstill.data.margins import rounded, scaled
 
 Ints = NDArray[np.int64]
 DRAWS = 100
@@ -111,6 +112,58 @@ class Dominant(Partition):
                 largest = other
             free.remove(largest)
         return shares
+
+
+@partitions.register("rebalanced")
+@dataclass(frozen=True)
+class Rebalanced(Partition):
+    """DaFKD's Dirichlet, from FedGen's code: class by class, a client that has N/K samples gets nothing of the next.
+
+    Sizes are nearer to one another than with `dirichlet`, since only the class that fills a client can overflow it.
+    """
+
+    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="concentration: the smaller, the fewer classes a client sees")
+    min_samples: int = setting(100, ge=1, doc="samples every client gets at least")
+
+    def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
+        """Redraw all classes, at most 100 times, until every client has `min_samples`; then mend the best draw."""
+        classes, sizes = _classes(labels)
+        least, lowered = _least(len(labels), clients, self.min_samples)
+
+        def draw() -> Ints:
+            return self._counts(sizes, clients, rng)
+
+        counts, mended = _feed(draw, least)
+        return Split(_deal(classes, counts, rng), lowered + mended)
+
+    def _counts(self, sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+        counts = np.zeros((len(sizes), clients), np.int64)
+        for number, size in enumerate(sizes):
+            hungry = counts.sum(axis=0) < sizes.sum() / clients
+            shares = np.where(hungry, rng.dirichlet(np.full(clients, self.alpha)), 0.0)
+            shares = shares if shares.sum() > 0 else hungry.astype(float)  # all the mass was drawn for full clients
+            counts[number] = _whole((shares / shares.sum())[None], np.array([size]), rng)[0]
+        return counts
+
+
+@partitions.register("equal-size")
+@dataclass(frozen=True)
+class EqualSize(Partition):
+    """FedRAD's sources: every client draws its mix of classes from Dir(α), and all have as many samples (±1).
+
+    The drawn mixes (clients × classes) are scaled in rows and columns in turn (Sinkhorn) until every client has N/K
+    samples and every class is used up; then they are rounded so that both stay true.
+    """
+
+    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="concentration: the smaller, the fewer classes a client sees")
+
+    def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
+        """Draw, scale, round and deal."""
+        classes, sizes = _classes(labels)
+        _least(len(labels), clients, 1)
+        mixes = rng.dirichlet(np.full(len(sizes), self.alpha), size=clients)
+        rows = np.bincount(np.arange(len(labels)) % clients, minlength=clients)
+        return Split(_deal(classes, rounded(scaled(mixes, rows, sizes), rows, sizes).T, rng))
 
 
 @partitions.register("iid")

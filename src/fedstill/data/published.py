@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError
-from fedstill.data.arrays import Arrays, Norm, dataset
+from fedstill.data.arrays import Arrays, dataset
 from fedstill.data.files import find_idx, read_cifar10, read_cifar100, read_idx, read_npz, read_svhn
+from fedstill.data.forms import Norm
 from fedstill.data.samples import Dataset
 
 VARIABLE = "FEDSTILL_DATA"

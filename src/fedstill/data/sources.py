@@ -10,7 +10,7 @@ fedstill.core.errors.UsageError: unknown data set 'minst'; did you mean mnist? k
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from fedstill.core.registry import Registry
 from fedstill.data import arrays
 from fedstill.data.files import read_npz
 from fedstill.data.folder import read_folder
+from fedstill.data.forms import About, Norm
 from fedstill.data.partition import Split
 from fedstill.data.published import MNIST_NORM, PUBLISHED
 from fedstill.data.samples import Dataset, Samples
-from fedstill.data.summary import pooled, summary
+from fedstill.data.summary import agreed, pooled, recast, summary
 
 Spec = Dataset | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
 Loader = Callable[[], Dataset]
@@ -72,7 +73,7 @@ def _digits() -> Dataset:
     return _every_fifth("digits", pixels, digits.target, "package scikit-learn", ((0.3053,), (0.3759,)))
 
 
-def _every_fifth(name: str, x: NDArray[Any], y: NDArray[Any], where: str, norm: arrays.Norm) -> Dataset:
+def _every_fifth(name: str, x: NDArray[Any], y: NDArray[Any], where: str, norm: Norm) -> Dataset:
     """Hold out every fifth sample of each class: fixed and stratified, with no generator that a release may change."""
     test = np.zeros(len(y), bool)
     for number in np.unique(y):
@@ -130,22 +131,22 @@ def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
     """
     if not clients:
         raise DataError("no clients: give one (x, y) for each")
-    own = [_client(number, client) for number, client in enumerate(clients)]
-    for number, samples in enumerate(own):
-        if (samples.shape, samples.x.dtype) != (own[0].shape, own[0].x.dtype):
-            form, first = arrays.form(samples), arrays.form(own[0])
-            raise DataError(f"client {number}: images are {form}, those of client 0 {first}; they must agree")
+    first = _client(0, clients[0], About())
+    about = About(kind=Registry.name_of(type(first.kind)))
+    own = [first, *(_client(number, client, about) for number, client in enumerate(clients) if number)]
     arrays.count_classes("clients", own)
-    mean, std = pooled([summary(samples, ()) for samples in own])
-    return [replace(samples, mean=mean, std=std) for samples in own]
+    told = [summary(samples, ()) for samples in own]
+    agreed(told, [f"client {number}" for number in range(len(own))])
+    kind = pooled(told)
+    return [recast(samples, kind) for samples in own]
 
 
-def _client(number: int, client: Samples | tuple[Any, Any]) -> Samples:
+def _client(number: int, client: Samples | tuple[Any, Any], about: About) -> Samples:
     if isinstance(client, Samples):
-        return arrays.samples(f"client {number}", client.x, client.y, lambda _: (client.mean, client.std))
+        return client
     if not isinstance(client, tuple | list) or len(client) != 2:
         raise DataError(f"client {number}: is {type(client).__name__}; must be (x, y) or Samples")
-    return arrays.samples(f"client {number}", *client)
+    return arrays.samples(f"client {number}", *client, about=about)
 
 
 def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None) -> tuple[Dataset, Split]:

@@ -1,54 +1,180 @@
-"""What must be known of each party's own data before they train together: form, size, classes, normalisation."""
+"""What must be known of each party's own data before they train together: kind, size, classes, normalisation.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+Nothing else about the data leaves a party before the first round. `disclosed` says it in words.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError
-from fedstill.data import arrays
+from fedstill.core.kind import Kind, kind_of, sides
+from fedstill.data.kinds import Image, Plain, Series, Table
+from fedstill.data.kinds.image import measure
 from fedstill.data.samples import Samples
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A party's training images in a few numbers; mean and std have one entry a channel."""
+    """A party's training samples in a few numbers."""
 
     size: int
-    shape: tuple[int, int, int]
+    kind: Mapping[str, Any]
+    """With the normalisation its data came with, as `Kind.plain` says it."""
     dtype: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    """The normalisation its data came with."""
     measured_mean: tuple[float, ...]
     measured_std: tuple[float, ...]
-    """Those of its own images; 0 where a channel is constant."""
+    """Those of its own samples, for every channel or column of numbers; 0 where it is constant."""
+    counts: tuple[int, ...]
+    """How many samples have a value there (tables: those that are not missing)."""
     lowest: float
+    """The lowest value: black, for images that are brought to the model's size."""
     class_names: tuple[str, ...]
 
 
 def summary(samples: Samples, class_names: tuple[str, ...]) -> Summary:
     """The summary of a party's samples."""
-    mean, std = arrays.measure(samples.x.numpy())
-    flat = (samples.x.amin((0, 2, 3)) == samples.x.amax((0, 2, 3))).tolist()  # `measure` gives these deviation 1
+    x, kind = samples.x.numpy(), samples.kind
+    mean, std = _measured(x, kind)
+    flat = _constant(x, kind)
+    counts = [len(x)] * len(mean)
+    if isinstance(kind, Table):
+        counts = (~np.isnan(x[:, : len(kind.numeric)])).sum(0).tolist()
+    lowest = float(x.min()) if isinstance(kind, Image) else 0.0
     return Summary(
-        len(samples), samples.shape, str(samples.x.dtype).removeprefix("torch."), samples.mean, samples.std,
-        tuple(mean), tuple(0.0 if constant else s for constant, s in zip(flat, std, strict=True)),
-        float(samples.x.min()), class_names,
+        len(samples), kind.plain(), str(samples.x.dtype).removeprefix("torch."), mean,
+        tuple(0.0 if still else s for still, s in zip(flat, std, strict=True)), tuple(counts), lowest, class_names,
     )  # fmt: skip
 
 
-def pooled(parties: Sequence[Summary]) -> arrays.Norm:
-    """The normalisation all parties share already, else mean and deviation over all their samples."""
-    if len({(party.mean, party.std) for party in parties}) == 1:
-        return parties[0].mean, parties[0].std
-    sizes = np.array([party.size for party in parties], float)
-    means = np.array([party.measured_mean for party in parties])
-    stds = np.array([party.measured_std for party in parties])
-    share = (sizes / sizes.sum())[:, None]
+def _measured(x: NDArray[Any], kind: Kind) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    match kind:
+        case Image() | Series():
+            return measure(x)
+        case Table():
+            found = Table.of(x, kind.numeric)
+            return found.mean, found.std
+        case Plain():
+            own = Plain.of(x)
+            return (own.mean,), (own.std,)
+    return (), ()
+
+
+def _constant(x: NDArray[Any], kind: Kind) -> list[bool]:
+    """Which channels or columns never change: measuring gives these deviation 1."""
+    match kind:
+        case Image() | Series():
+            rest = (0, *range(2, x.ndim))
+            return [bool(same) for same in x.min(axis=rest) == x.max(axis=rest)]
+        case Table():
+            numbers = x[:, : len(kind.numeric)]
+            low = np.where(np.isnan(numbers), np.inf, numbers).min(0)
+            high = np.where(np.isnan(numbers), -np.inf, numbers).max(0)
+            return [bool(same) for same in low >= high]
+        case Plain():
+            return [bool(x.min() == x.max())]
+    return []
+
+
+def unsound(told: Summary) -> str | None:
+    """What cannot be true of a summary that came from elsewhere (None: nothing)."""
+    kind = kind_of(told.kind)
+    numbers = [*told.measured_mean, *told.measured_std, told.lowest]
+    if not all(math.isfinite(number) for number in numbers):
+        return "a number that is not finite"
+    wanted = len(_normalised(kind))
+    if not len(told.measured_mean) == len(told.measured_std) == len(told.counts) == wanted:
+        return f"must have {wanted} means, deviations and counts"
+    if any(not 0 <= count <= told.size for count in told.counts) or any(s < 0 for s in told.measured_std):
+        return "counts must be from 0 to the size, deviations ≥ 0"
+    wrong = kind.fault(kind.blank(0))
+    return wrong or (None if told.dtype in ("uint8", "float32", "int32") else f"dtype {told.dtype}")
+
+
+def _normalised(kind: Kind) -> Sequence[float]:
+    """The means by which a kind normalises: one a channel, or a column of numbers."""
+    match kind:
+        case Image() | Series() | Table():
+            return kind.mean
+        case Plain():
+            return (kind.mean,)
+    return ()
+
+
+def pooled(parties: Sequence[Summary]) -> Kind:
+    """The kind of all parties' data: what they share already, else means and deviations over all their samples."""
+    found = [kind_of(party.kind) for party in parties]
+    first = found[0]
+    if all(kind == first for kind in found):
+        return first
+    if isinstance(first, Table):
+        return _pooled_table(parties, [kind for kind in found if isinstance(kind, Table)])
+    counts = np.array([[party.size] * len(party.measured_mean) for party in parties], float)
+    mean, std = _pooled(counts, *_statistics(parties))
+    match first:
+        case Image() | Series():
+            return replace(first, mean=tuple(map(float, mean)), std=_deviations(std))
+        case Plain():
+            return replace(first, mean=float(mean[0]), std=_deviations(std)[0])
+    raise DataError(f"{found[0].words()} and {next(k for k in found if k != first).words()} cannot be joined")
+
+
+def _statistics(parties: Sequence[Summary]) -> tuple[Floats, Floats]:
+    return np.array([p.measured_mean for p in parties], float), np.array([p.measured_std for p in parties], float)
+
+
+def _pooled(counts: Floats, means: Floats, stds: Floats) -> tuple[Floats, Floats]:
+    """Mean and deviation over all samples, from those of each party (parties × columns)."""
+    share = counts / np.maximum(counts.sum(0), 1)
     mean = (share * means).sum(axis=0)
-    std = np.sqrt((share * (stds**2 + (means - mean) ** 2)).sum(axis=0))
-    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
+    return mean, np.sqrt((share * (stds**2 + (means - mean) ** 2)).sum(axis=0))
+
+
+def _deviations(std: Floats) -> tuple[float, ...]:
+    return tuple(float(s) if s > 0 else 1.0 for s in std)
+
+
+def _pooled_table(parties: Sequence[Summary], found: Sequence[Table]) -> Table:
+    """Columns as the first party orders them; every category that anybody has; missing where anything is."""
+    first = found[0]
+    order = [[kind.numeric.index(name) for name in first.numeric] for kind in found]
+
+    def aligned(told: Sequence[Sequence[float]]) -> Floats:
+        """Parties × columns, in the first party's order."""
+        return np.array([[own[i] for i in places] for own, places in zip(told, order, strict=True)], float)
+
+    means, stds = aligned([p.measured_mean for p in parties]), aligned([p.measured_std for p in parties])
+    counts = aligned([p.counts for p in parties])
+    mean, std = _pooled(counts, means, stds)
+    missing = tuple(name for name in first.numeric if any(name in kind.missing for kind in found))
+    categories = tuple(
+        tuple(sorted({c for kind in found for c in kind.categories[kind.categorical.index(name)]}))
+        for name in first.categorical
+    )
+    shared = replace(first, mean=tuple(map(float, mean)), std=_deviations(std))
+    return replace(shared, missing=missing, categories=categories)
+
+
+def recast(samples: Samples, kind: Kind) -> Samples:
+    """The same samples as the kind that all parties share stores them."""
+    own = samples.kind
+    if not (isinstance(own, Table) and isinstance(kind, Table)):
+        return replace(samples, kind=kind)
+    order = [own.columns.index(name) for name in kind.columns]
+    x = samples.x[:, order].clone()
+    for place, (name, known) in enumerate(zip(kind.categorical, kind.categories, strict=True), len(kind.numeric)):
+        before = own.categories[own.categorical.index(name)]
+        number = torch.tensor([float(known.index(category)) for category in before] or [0.0])
+        there = ~x[:, place].isnan()
+        x[there, place] = number[x[there, place].long()]
+    return replace(samples, x=x, kind=kind)
 
 
 def common_classes(parties: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -64,8 +190,48 @@ def common_classes(parties: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def agreed(parties: Sequence[Summary], titles: Sequence[str]) -> None:
-    """Refuse parties whose images differ in form, naming the first that does."""
+    """Refuse parties whose data differ in form, naming the first that does and how."""
+    first = kind_of(parties[0].kind)
     for party, title in zip(parties, titles, strict=True):
-        if (party.shape, party.dtype) != (parties[0].shape, parties[0].dtype):
-            form, first = (f"{p.dtype} {'×'.join(map(str, p.shape))}" for p in (party, parties[0]))
-            raise DataError(f"{title}: images are {form}, those of {titles[0]} {first}; they must agree")
+        wrong = _difference(kind_of(party.kind), party.dtype, first, parties[0].dtype, titles[0])
+        if wrong is not None:
+            raise DataError(f"{title}: {wrong}")
+
+
+def _difference(kind: Kind, dtype: str, first: Kind, first_dtype: str, title: str) -> str | None:
+    if isinstance(kind, Table) and isinstance(first, Table):
+        for columns, others, what in (
+            (kind.numeric, first.numeric, "numbers"),
+            (kind.categorical, first.categorical, "categories"),
+        ):
+            for name in columns:
+                if name not in first.columns:
+                    return f"has a column {name!r}, {title} has none; they must agree"
+                if name not in others:
+                    return f"column {name!r} holds {what}, not so at {title}; say which it is"
+        lacking = [name for name in first.columns if name not in kind.columns]
+        return f"has no column {lacking[0]!r}, {title} has one; they must agree" if lacking else None
+    if type(kind) is not type(first) or (kind.shape, dtype) != (first.shape, first_dtype):
+        here, there = f"{dtype} {sides(kind.shape)}", f"{first_dtype} {sides(first.shape)}"
+        return f"{kind.plural} are {here}, those of {title} {there}; they must agree"
+    if kind.imagined_shape != first.imagined_shape or (not kind_statistics(kind) and kind != first):
+        return f"has {kind.words()}, {title} {first.words()}; they must agree"
+    return None
+
+
+def kind_statistics(kind: Kind) -> bool:
+    """Is the kind normalised by means and deviations?"""
+    return isinstance(kind, Image | Series | Table | Plain)
+
+
+def disclosed(told: Summary) -> list[str]:
+    """Line by line, what a summary tells of a party's data: it is all that leaves before the first round."""
+    kind = kind_of(told.kind)
+    lines = [f"kind: {kind.words()}", f"samples: {told.size}", f"classes: {', '.join(told.class_names)}"]
+    if isinstance(kind, Table):
+        columns = zip(kind.numeric, told.measured_mean, told.measured_std, told.counts, strict=True)
+        lines += [f"{n}: mean {m:.6g}, deviation {s:.6g}, {c} values" for n, m, s, c in columns]
+        lines += [f"{n}: {', '.join(c)}" for n, c in zip(kind.categorical, kind.categories, strict=True)]
+    elif kind_statistics(kind):
+        lines.append(f"mean {told.measured_mean}, deviation {told.measured_std}, by channel")
+    return lines

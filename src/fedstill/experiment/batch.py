@@ -7,26 +7,24 @@ is where the next start goes on.
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import FedstillError, RunError, UsageError
+from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.value import plain
-from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.run import Watcher, resume, start
-
-NEUTRAL = ("seed", "workers", "memory", "checkpoint_every", "deadline", "quarantine")
-"""Settings that are not part of a cell's name: they never change the bits, or (the seed) have a folder of their own."""
+from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.run import resume, start
+from fedstill.experiment.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,9 @@ class News:
 def job(plan: Experiment, out: Path) -> Job:
     """The job of an experiment: its folder under `out` says what runs, with a hash of all that decides its bits."""
     settings = plan.plain()
-    for name in ("data", "model", "public"):
-        if str(settings.get(name, "")).startswith("<"):
-            raise UsageError(f"{name}: runs in processes of their own need a name or a path, not an object")
-    same = {key: value for key, value in settings.items() if key not in NEUTRAL}
-    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:10]
+    for name in plan.objects:
+        raise UsageError(f"{name}: runs in processes of their own need a name or a path, not an object")
+    digest = hashlib.sha256(json.dumps(identity(settings, "seed"), sort_keys=True).encode()).hexdigest()[:10]
     alpha = plain(plan.partition).get("alpha")
     words = [plan.title, Path(str(plan.data)).stem[:24], *([f"a{alpha:g}"] if alpha else []), digest]
     return Job(replace(plan, workers="inline"), out / "-".join(words) / f"seed-{plan.seed}")
@@ -63,8 +59,8 @@ def job(plan: Experiment, out: Path) -> Job:
 def finished(path: Path) -> bool:
     """Has this run come to its end?"""
     try:
-        planned = int(json.loads((path / "experiment.json").read_text())["rounds"])
-        return int(json.loads((path / "result.json").read_text())["rounds"]) >= planned
+        plan, end = (json.loads((path / name).read_text()) for name in ("experiment.json", "result.json"))
+        return bool(end["rounds"] >= plan["rounds"] or (end.get("stopped") and end["experiment"] == plan))
     except (OSError, ValueError, KeyError):
         return False
 
@@ -75,9 +71,15 @@ def cores() -> int:
 
 
 def run_all(
-    jobs: Sequence[Job], at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
+    jobs: Sequence[Job],
+    at_once: int | None = None,
+    tell: Callable[[News], None] = lambda news: None,
+    until: float = math.inf,
 ) -> dict[Path, str]:
-    """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on."""
+    """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on.
+
+    What still runs at `until` (by `time.monotonic`) is stopped; the next call takes it up where it was.
+    """
     unique = list({j.path: j for j in jobs}.values())
     missing = []
     for one in unique:
@@ -89,7 +91,7 @@ def run_all(
     busy: dict[Connection, tuple[Job, Any]] = {}
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     try:
-        while missing or busy:
+        while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):
                 one = missing.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
@@ -100,7 +102,7 @@ def run_all(
                 theirs.close()
                 busy[ours] = (one, process)
                 tell(News(one, "started"))
-            for pipe in wait(list(busy)):
+            for pipe in wait(list(busy), None if until == math.inf else max(0.0, until - time.monotonic())):
                 assert isinstance(pipe, Connection)
                 one, process = busy[pipe]
                 news = _hear(pipe, one, process)
@@ -150,11 +152,13 @@ def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
+        row = {}
         if (path / "experiment.json").exists():
             resume(path, watcher=_Messenger(pipe))
         else:
             start(experiment(settings), out=path.parent, name=path.name, watcher=_Messenger(pipe))
-        _send(pipe, {"what": "done"})
+            row["cpu_seconds"] = time.process_time()  # of the whole run: nothing of it was done elsewhere
+        _send(pipe, {"what": "done", "row": row})
     except FedstillError as error:
         _send(pipe, {"what": "failed", "reason": str(error)})
     except Exception as error:
@@ -168,27 +172,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
-
-
-@contextmanager
-def alone(out: Path, patience: float = 5.0) -> Iterator[None]:
-    """Nobody else works in this folder meanwhile: two who went on with the same run would spoil it."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: the user has to take care
-        yield
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        until = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise RunError(
-                        f"{out}: another fedstill is at work there; wait for it, or choose another --out"
-                    ) from None
-                time.sleep(0.1)
-        yield

@@ -20,8 +20,9 @@ from fedstill.core.errors import UsageError
 from fedstill.core.record import State
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.drive import one_thread
 from fedstill.experiment.export import trained
-from fedstill.experiment.run import one_thread
+from fedstill.experiment.records import Record, record_id, record_of, tensors_digest
 from fedstill.experiment.stage import Stage
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedkf import KnowledgeFusion
@@ -60,6 +61,27 @@ def taught(plan: Experiment, teacher: Path) -> Taught:
     return made
 
 
+def student_record(plan: Experiment, teacher: Path, cell: str = "") -> Record:
+    """The record of a student of the teacher in this folder; it is taught if it was not yet."""
+    made = taught(plan, teacher)
+    accuracies = list(made.accuracies)
+    return replace(
+        record_of(teacher, cell),
+        id=record_id(plan),
+        experiment=plan.plain(),
+        rounds=list(range(1, len(accuracies) + 1)),
+        curves={"student": {"accuracy": accuracies}},
+        per_client={},
+        facts={},
+        seconds={},
+        cpu_seconds=None,
+        modules={},
+        bytes={"down": {}, "up": {}},
+        bits=hashlib.sha256(json.dumps(accuracies).encode()).hexdigest()[:16],
+        weights=tensors_digest(made),
+    )
+
+
 def _teach(plan: Experiment, path: Path) -> Taught:
     method: Any = plan.method
     module, ready, _ = trained(path, "active")
@@ -95,12 +117,10 @@ def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tens
         imagined = torch.cat([generator.train()(z) for z in noise])  # its BatchNorm saw batches, not a running mean
         labels = torch.cat([module.eval()(x).argmax(-1) for x in torch.split(imagined, 256)])
     data = ready.party(0).data
-    return _means(ready, data.images(), data.y), _means(ready, imagined, labels), ready
+    return _means(ready, data.inputs(), data.y), _means(ready, imagined, labels), ready
 
 
 def _means(ready: Stage, images: Tensor, labels: Tensor) -> Tensor:
-    mean, std = (torch.tensor(v).reshape(-1, 1, 1) for v in (ready.env.mean, ready.env.std))
-    classes = range(ready.env.classes)
+    kind, classes = ready.env.kind, range(ready.env.classes)
     blank = torch.zeros(images.shape[1:])
-    found = [images[labels == c].mean(0) * std + mean if (labels == c).any() else blank for c in classes]
-    return torch.stack(found).clamp(0, 1)
+    return torch.stack([kind.shown(images[labels == c].mean(0)) if (labels == c).any() else blank for c in classes])

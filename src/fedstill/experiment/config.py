@@ -2,72 +2,117 @@
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal
 
 import fedstill.methods
-import fedstill.parts.robust  # noqa: F401
+import fedstill.parts.client_privacy
+import fedstill.parts.privacy
+import fedstill.parts.robust
+import fedstill.parts.secure_sums  # noqa: F401
+from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
-from fedstill.core.value import Value, build, plain, setting
+from fedstill.core.turn import Wrapper, forged, misfit
+from fedstill.core.value import Value, build, deciding, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
+from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
 
 
 @dataclass(frozen=True)
 class Experiment(Value):
-    """What `fedstill run` runs. Everything here is written into the run and decides its bits, except workers."""
+    """What `fedstill run` runs. Everything here is written into the run; each setting says what it decides."""
 
     method: Method[Any, Any, Any, Any] = setting(FedAvg(), doc="the method, with its settings")
     data: Any = setting(
-        "mnist-5k", doc="a data set's name, a file or folder, arrays, or a list with each client's own data"
+        "mnist-5k",
+        option=True,
+        doc="a data set's name, a file or folder, arrays, or a list with each client's own data",
     )
-    samples: int | None = setting(None, ge=0, doc="use a stratified subset of this many training samples (0: all)")
+    samples: int | None = setting(
+        None, ge=0, option=True, doc="use a stratified subset of this many training samples (0: all)"
+    )
     balanced: bool = setting(False, doc="the subset has the same number of every class")
-    clients: int = setting(20, ge=1, doc="number of clients (K)")
-    active: float = setting(0.2, gt=0, doc="share (≤ 1) or number (> 1) of clients active in a round (C)")
-    rounds: int = setting(20, ge=1, doc="rounds of communication (T)")
-    seed: int = setting(1, ge=0, doc="seed of every random stream")
+    clients: int = setting(20, ge=1, option=True, doc="number of clients (K)")
+    active: float = setting(0.2, gt=0, option=True, doc="share (≤ 1) or number (> 1) of clients active in a round (C)")
+    rounds: int = setting(20, ge=1, option=True, doc="rounds of communication (T)")
+    seed: int = setting(1, ge=0, option=True, doc="seed of every random stream")
     split_seed: int | None = setting(
         None, ge=0, doc="seed of who gets which samples (default: seed); fixed, seeds differ in training alone"
     )
-    partition: Partition = setting(Dirichlet(alpha=0.1), doc="how samples are split over clients")
+    partition: Partition = setting(Dirichlet(alpha=0.1), option=True, doc="how samples are split over clients")
     local_test: float = setting(
         0.2,
         ge=0,
         lt=1,
+        option=True,
         doc="share of a client's samples kept as its local test (0: local tests come from the global test set)",
     )
     model: Any = setting(
-        "auto", doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp"
+        "auto", option=True, doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp"
     )
-    models: tuple[str, ...] = setting((), doc="a model for each client, or fewer, shared out in groups")
+    models: tuple[str, ...] = setting((), option=True, doc="a model for each client, or fewer, shared out in groups")
     server_model: str | None = setting(
         None, doc="the server's model where clients differ (default: the first client's)"
     )
     public: Any = setting(
-        None, doc="the public set: a share of every class, train (the training samples), or another data set"
+        None,
+        option=True,
+        doc="the public set: a share of every class, train (the training samples), or another data set",
     )
-    attack: Attack | None = setting(None, doc="what malicious clients do")
-    malicious: tuple[float, ...] = setting((), doc="the malicious clients, or their share")
-    drop: float = setting(0.0, ge=0, le=1, doc="probability that an active client does not answer")
+    attack: Attack | None = setting(None, option=True, doc="what malicious clients do")
+    wrappers: tuple[Wrapper, ...] = setting(
+        (), doc="what is wrapped around every client's turn, innermost first: compression, noise, a policy"
+    )
+    malicious: tuple[float, ...] = setting((), option=True, doc="the malicious clients, or their share")
+    drop: float = setting(0.0, ge=0, le=1, option=True, doc="probability that an active client does not answer")
     workers: str = setting(
-        "auto", doc="worker processes (auto: one per core), inline, or threads; never changes the bits"
+        "auto",
+        decides="running",
+        option=True,
+        doc="worker processes (auto: one per core), inline, or threads; never changes the bits",
     )
-    device: str = setting("cpu", doc="cpu, cuda, mps or auto")
-    evaluate_every: int = setting(1, ge=1, doc="rounds between evaluations")
-    checkpoint_every: int = setting(1, ge=1, doc="rounds between checkpoints")
-    per_class: bool = setting(False, doc="also report accuracy per class, before and after local training")
+    device: str = setting("cpu", option=True, doc="cpu, cuda, mps or auto")
+    patience: int | None = setting(
+        None,
+        ge=1,
+        option=True,
+        doc="stop when the AMP of the overall model (else the first) was not the best for so many evaluated rounds",
+    )
+    fingerprint: str | None = setting(
+        None, decides="running", doc="of the data: a run with it refuses others (written by the run itself)"
+    )
+    evaluate_every: int = setting(1, ge=1, decides="reporting", doc="rounds between evaluations")
+    checkpoint_every: int = setting(1, ge=1, decides="running", doc="rounds between checkpoints")
+    per_class: bool = setting(
+        False, decides="reporting", doc="also report accuracy per class, before and after local training"
+    )
+    metric: str = setting(  # not mere reporting: runs that differ in it have other numbers under the same names
+        "accuracy", option=True, doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)"
+    )
+    metrics: tuple[str, ...] = setting(
+        (), decides="reporting", doc="metrics to report besides amp, fm, wlp and accuracy"
+    )
     transport: Literal["local", "flower", "flower-simulation"] = setting(
         "local", doc="local: on this machine; flower: on sites (fedstill deploy); flower-simulation: Flower's, on Ray"
     )
-    deadline: float = setting(600.0, gt=0, doc="seconds that sites have to answer in a round (deployed)")
-    quarantine: int = setting(3, ge=1, doc="failures in a row after which a site is left out (deployed)")
+    deadline: float = setting(
+        600.0, gt=0, decides="running", doc="seconds that sites have to answer in a round (deployed)"
+    )
+    quarantine: int = setting(
+        3, ge=1, decides="running", doc="failures in a row after which a site is left out (deployed)"
+    )
     memory: int = setting(
-        1024, ge=0, doc="MiB of client states (and of slots) held in memory before they move to files"
+        1024,
+        ge=0,
+        decides="running",
+        doc="MiB of client states (and of slots) held in memory before they move to files",
     )
 
     def __post_init__(self) -> None:
@@ -86,14 +131,24 @@ class Experiment(Value):
             self._in_one_place()
         if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
             raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
+        Scorer.of(self.metric, self.metrics)  # an unknown name is an error
         if bool(self.malicious) != (self.attack is not None):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
-        for what, part in (("attack", self.attack), ("gather", getattr(self.method, "gather", None))):
-            wrong = part and part.misfit(self.method)
-            if wrong:
-                raise UsageError(f"{what} = {plain(part)['name']}: {wrong}")
+        for wrapper in self.wrappers:
+            object.__setattr__(self, "method", wrapper.fitted(self.method))
+        gather = getattr(self.method, "gather", None)
+        if gather is not None and (wrong := gather.misfit(self.method)):
+            raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
+        if self.wrappers:
+            turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
+            run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))
+            object.__setattr__(self, "wrappers", tuple(wrapper.settled(*run) for wrapper in self.wrappers))
+        chain = self.wrappers if self.attack is None else forged(self.method, self.wrappers, self.attack)
+        if odd := misfit(self.method, chain):
+            what = "attack" if odd[0] is self.attack else "wrappers"
+            raise UsageError(f"{what} = {plain(odd[0])['name']}: {odd[1]}")
 
     def _in_one_place(self) -> None:
         """Refuse what needs clients."""
@@ -121,6 +176,13 @@ class Experiment(Value):
             return 1
         return int(self.active) if self.active > 1 else max(1, round(self.active * self.clients))
 
+    def active_in(self, round: int) -> list[int]:
+        """The clients active in a round: m of K, uniformly, without replacement."""
+        if not self.method.federated:
+            return [0]
+        stream = rng.numpy_stream(self.seed, "active", round)
+        return sorted(int(k) for k in stream.choice(self.clients, self.active_count, replace=False))
+
     @property
     def malicious_clients(self) -> tuple[int, ...]:
         """Who is malicious: the clients named, or for a share every second client (.5: 5 of 10, 7 of 15)."""
@@ -133,18 +195,37 @@ class Experiment(Value):
     def plain(self) -> dict[str, Any]:
         """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
         entries = {f.name: getattr(self, f.name) for f in fields(self)}
-        entries["data"] = (
-            self.data if isinstance(self.data, str) or _paths(self.data) else f"<{type(self.data).__name__}>"
-        )
-        entries["public"] = (
-            self.public if isinstance(self.public, str | float | None) else f"<{type(self.public).__name__}>"
-        )
-        entries["model"] = (
-            self.model
-            if isinstance(self.model, str)
-            else f"<{getattr(self.model, '__name__', type(self.model).__name__)}>"
-        )
+        if not (isinstance(self.data, str) or _paths(self.data)):
+            entries["data"] = _described(self.data)
+        if not isinstance(self.public, str | float | None):
+            entries["public"] = _described(self.public)
+        if not isinstance(self.model, str):
+            entries["model"] = _described(self.model)
         return {name: plain(value) for name, value in entries.items() if value is not None}
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The settings that were given as objects, not names: a run's file cannot bring them back."""
+        return given_as_objects(self.plain())
+
+
+def _described(thing: Any) -> str:
+    """What a run's file says of an object."""
+    return f"<{thing.__name__ if isinstance(thing, type | FunctionType) else type(thing).__name__}>"
+
+
+def given_as_objects(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The plain settings that only describe an object, since no name was given."""
+    return tuple(name for name, value in settings.items() if isinstance(value, str) and value.startswith("<"))
+
+
+def identity(settings: Mapping[str, Any], *but: str, reporting: bool = True) -> dict[str, Any]:
+    """The part of plain settings that decides what a run is: its bits, and unless told not to what is reported.
+
+    `but` names settings that are to be left out besides: runs that differ in `seed` alone are seeds of one experiment.
+    """
+    left_out = {*but, *deciding(Experiment, "running", *(() if reporting else ("reporting",)))}
+    return {name: value for name, value in settings.items() if name not in left_out}
 
 
 def experiment(settings: Mapping[str, Any]) -> Experiment:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.data.samples import Samples
-from fedstill.experiment.metrics import amp, fm, wlp
+from fedstill.experiment.measures import Answers
+from fedstill.experiment.metrics import Scorer
+
+Marks = Mapping[str, float | None]
+"""A model's measures on some samples, by key; None where they are not defined there."""
+
+
+def mean_marks(several: Sequence[Marks]) -> Marks:
+    """The mean of every measure over several models' marks, where they are defined.
+
+    >>> mean_marks([{"accuracy": 0.5}, {"accuracy": 1.0}, {"accuracy": None}, {}])
+    {'accuracy': 0.75}
+    """
+    found: dict[str, list[float]] = {}
+    for marks in several:
+        for key, value in marks.items():
+            if value is not None:
+                found.setdefault(key, []).append(value)
+    return {key: sum(values) / len(values) for key, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -24,28 +42,28 @@ class Exam:
     device: torch.device
     threads: int = 1
     chunk: int = 500
+    scorer: Scorer = field(default_factory=Scorer.of)
 
     @cached_property
     def images(self) -> Tensor:
         """The pool, normalised once."""
-        return self.pool.images().to(self.device)
+        return self.pool.inputs().to(self.device)
 
-    def correct(self, module: nn.Module) -> Tensor:
-        """For every sample of the pool: is the module right? Chunks are fixed, so threads do not change the bits."""
+    def answers(self, module: nn.Module) -> Answers:
+        """The module's answers to the whole pool. Chunks are fixed, so threads do not change the bits."""
         module = module.to(self.device).eval()
 
-        def right(start: int) -> Tensor:
+        def ask(start: int) -> Tensor:
             with torch.no_grad():
-                return module(self.images[start : start + self.chunk]).argmax(-1).cpu()  # type: ignore[no-any-return]
+                return module(self.images[start : start + self.chunk]).cpu()  # type: ignore[no-any-return]
 
         with ThreadPoolExecutor(self.threads) as threads:
-            predicted = list(threads.map(right, range(0, len(self.pool), self.chunk)))
-        return torch.cat([self.pool.y[:0], *predicted]) == self.pool.y
+            logits = list(threads.map(ask, range(0, len(self.pool), self.chunk)))
+        return Answers(self.pool.y, torch.cat(logits) if logits else torch.zeros(0, self.classes))
 
-    def local_accuracies(self, correct: Tensor, clients: Sequence[int] | None = None) -> list[float | None]:
-        """Accuracy on the local tests of these clients (all, when not said); None where there is no test."""
-        chosen = range(len(self.local)) if clients is None else clients
-        return [float(correct[self.local[k]].float().mean()) if len(self.local[k]) else None for k in chosen]
+    def correct(self, module: nn.Module) -> Tensor:
+        """For every sample of the pool: is the module right?"""
+        return self.answers(module).correct
 
     def accuracy(self, correct: Tensor) -> float | None:
         """Accuracy on the global test."""
@@ -57,13 +75,22 @@ class Exam:
         hits, labels = correct[where], self.pool.y[where]
         return [float(hits[labels == c].float().mean()) if (labels == c).any() else None for c in range(self.classes)]
 
-    def scores(self, accuracies: Sequence[float | None], accuracy: float | None) -> Mapping[str, Any]:
-        """AMP, FM and WLP of these local accuracies, beside the global-test accuracy."""
-        samples = [len(index) for index in self.local]
-        return {
-            "amp": amp(accuracies, samples),
-            "fm": fm(accuracies),
-            "wlp": wlp(accuracies),
-            "accuracy": accuracy,
-            "accuracy_per_client": list(accuracies),
-        }
+    def local_marks(self, answers: Answers, client: int) -> Marks:
+        """The measures on a client's local test."""
+        return self._marks(answers[self.local[client]])
+
+    def global_marks(self, answers: Answers) -> Marks:
+        """The measures on the global test; nothing where there is none."""
+        return {} if self.whole is None else self._marks(answers[self.whole])
+
+    def _marks(self, answers: Answers) -> Marks:
+        return {key: measure(answers) for key, measure in self.scorer.needed.items()}
+
+    def scores(self, answers: Answers) -> dict[str, Any]:
+        """A model's metrics, from its answers to the whole pool."""
+        each = [self.local_marks(answers, client) for client in range(len(self.local))]
+        return self.summary(each, self.global_marks(answers))
+
+    def summary(self, each: Sequence[Marks], whole: Marks) -> dict[str, Any]:
+        """The metrics of measures on every client's local test and on the global test."""
+        return self.scorer.scores(each, [len(index) for index in self.local], whole)

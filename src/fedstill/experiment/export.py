@@ -8,8 +8,11 @@ import torch
 from torch import nn
 
 from fedstill.core.errors import DataError, RunError, UsageError, unknown
+from fedstill.core.turn import method_state
+from fedstill.data.pixels import fit, images
 from fedstill.experiment.config import experiment
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage, stage
 
 
@@ -25,10 +28,11 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
     there = dict(plan.method.models(ready.env, checkpoint.server))
-    own = {str(k): k for k in checkpoint.clients if plan.method.own(ready.env, checkpoint.clients[k]) is not None}
+    states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
+    own = {str(k): k for k, state in states.items() if plan.method.own(ready.env.at(0, k), state) is not None}
     which = which or ("overall" if "overall" in there else next(iter([*there, *own]), ""))
     if which in own:
-        weights = plan.method.own(ready.env, checkpoint.clients[own[which]])
+        weights = plan.method.own(ready.env.at(0, own[which]), states[own[which]])
         return ready.env.module(weights, own[which]).eval(), ready, which
     if which not in there:
         raise unknown("model of this run", which, [*there, *own])
@@ -38,8 +42,6 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
 
 def _deployed(folder: RunDir) -> Stage:
     """The stage of a run whose data stayed on their sites."""
-    from fedstill.flower.setting import Setting
-
     return Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
 
 
@@ -59,16 +61,16 @@ def _read(image: Path, ready: Stage) -> torch.Tensor:
 
     try:
         with Image.open(image) as file:
-            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize(ready.pixels[::-1])
+            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize((ready.pixels[1], ready.pixels[0]))
     except FileNotFoundError:
         raise UsageError(f"{image}: no such file") from None
     except (UnidentifiedImageError, OSError) as error:
         raise DataError(f"{image}: not an image that can be read ({error})") from None
     array = np.asarray(shown, np.uint8)
     array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
-    pool = ready.exam.pool
-    one = type(pool)(torch.from_numpy(array[None].copy()), torch.zeros(1, dtype=torch.int64), pool.mean, pool.std)
-    return one.fit((ready.env.shape[1],)).images()
+    kind: Any = ready.env.kind
+    one = images(torch.from_numpy(array[None].copy()), torch.zeros(1, dtype=torch.int64), kind.mean, kind.std)
+    return fit(one, (ready.env.shape[1],)).inputs()
 
 
 def write_model(path: Path, target: Path, which: str | None = None) -> str:

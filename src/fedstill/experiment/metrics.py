@@ -1,12 +1,100 @@
-"""Accuracy and fairness over clients (FedKF, definitions 1–3), and how fast a method gets there."""
+"""What is reported of a model in a round: accuracy and fairness over clients (FedKF, definitions 1–3) and more.
 
-from collections.abc import Mapping, Sequence
+A metric is one entry of `metrics`: how it is made of the clients' values, and everything that shows it (tables,
+terminal, plots, pages, loggers) needs to know. A metric of one's own is asked for by `metrics = ["name"]`:
+
+    metrics.register("median")(Metric("median", "median", "accuracy of the median client", over=...))
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedstill.core.registry import Registry
+from fedstill.experiment.measures import Measure, measures
 
 Accuracies = Sequence[float | None]
-"""Accuracy on every client's local test; None for a client that has none."""
+"""A measure on every client's local test; None for a client that has none."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a number is shown, as a run keeps it: what reads a run needs nothing else."""
+
+    key: str
+    """The name in rows and JSON."""
+    title: str
+    about: str = ""
+    unit: str = "%"
+    factor: float = 100.0
+    """What is shown is the value times this."""
+    direction: int = 1
+    """1 where more is better, -1 where less is."""
+    digits: int = 2
+    limits: tuple[float, float] | None = (0.0, 100.0)
+    """The least and the most that can be, as shown; None where there is no most: then a chart starts at 0."""
+
+    @property
+    def arrow(self) -> str:
+        """↑ where more is better, ↓ where less is."""
+        return "↑" if self.direction > 0 else "↓"
+
+    @property
+    def heading(self) -> str:
+        """Title, arrow and unit, for the head of a column."""
+        return f"{self.title} {self.arrow} ({self.unit})"
+
+    def text(self, value: float | None, spread: float = 0.0) -> str:
+        """A value for the eye, with its spread where it has one.
+
+        >>> METRICS[1].text(0.0066712, 0.001), METRICS[0].text(None)
+        ('6.67 ± 1.00', '–')
+        """
+        if value is None or value != value:
+            return "–"
+        shown = f"{self.factor * value:.{self.digits}f}"
+        return shown + (f" ± {self.factor * spread:.{self.digits}f}" if spread else "")
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Is the value at least as good as the target?"""
+        return self.direction * value >= self.direction * target
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {f.name: getattr(self, f.name) for f in fields(Shown)}
+
+
+@dataclass(frozen=True)
+class Values:
+    """A measure of one model: on every client's local test (None: it has none), how many samples each test has, and
+    on the global test; 1 or -1 where more or less of it is better."""
+
+    each: Accuracies
+    samples: Sequence[int]
+    whole: float | None = None
+    direction: int = 1
+
+
+@dataclass(frozen=True)
+class Metric(Shown):
+    """A metric of a model: a measure, and how its values on the clients become one number.
+
+    Without a measure of its own (`of`) it is made of the run's, accuracy unless `metric` says another; with
+    `follows`, more of it is better where more of the measure is.
+    """
+
+    over: Callable[[Values], float | None] = lambda values: values.whole
+    of: str | None = None
+    follows: bool = False
+
+    def in_run(self, chosen: Measure) -> Shown:
+        """How it is shown in a run whose measure is this one."""
+        known = {f.name: getattr(self, f.name) for f in fields(Shown)}
+        known["about"] = self.about.format(measure=chosen.title)
+        known["direction"] = self.direction * (chosen.direction if self.follows else 1)
+        return Shown(**known)
 
 
 def amp(accuracies: Accuracies, samples: Sequence[int]) -> float:
@@ -29,58 +117,90 @@ def fm(accuracies: Accuracies) -> float:
     return float(np.var(known)) if known else float("nan")
 
 
-def wlp(accuracies: Accuracies) -> float:
-    """Worst local performance: the accuracy of the client served worst.
+def wlp(accuracies: Accuracies, direction: int = 1) -> float:
+    """Worst local performance: the accuracy of the client served worst (the most, of what should be little).
 
-    >>> wlp([0.6, 0.7, 0.8])
-    0.6
+    >>> wlp([0.6, 0.7, 0.8]), wlp([0.1, 0.3], direction=-1)
+    (0.6, 0.3)
     """
-    return min((a for a in accuracies if a is not None), default=float("nan"))
+    known = [a for a in accuracies if a is not None]
+    return min(known, key=lambda a: direction * a, default=float("nan"))
 
 
-def rounds_to(curve: Sequence[float | None], target: float) -> int | None:
+metrics: Registry[Metric] = Registry("metric")
+for _metric in (
+    Metric("amp", "AMP", "{measure} averaged over the clients' own tests", follows=True,
+           over=lambda v: amp(v.each, v.samples)),
+    Metric("fm", "FM", "its variance between clients, smaller is fairer", "10⁻³", 1000.0, -1, limits=None,
+           over=lambda v: fm(v.each)),
+    Metric("wlp", "WLP", "{measure} of the client served worst", follows=True,
+           over=lambda v: wlp(v.each, v.direction)),
+    Metric("accuracy", "global test", "accuracy on the data set's own test part", of="accuracy"),
+):  # fmt: skip
+    metrics.register(_metric.key)(_metric)
+
+ALWAYS = ("amp", "fm", "wlp", "accuracy")
+"""The metrics every run reports."""
+METRICS: tuple[Shown, ...] = tuple(metrics[name].in_run(measures["accuracy"]) for name in ALWAYS)
+"""How the metrics of a run are shown that says nothing else."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """What a run reports of a model: AMP, FM and WLP of its measure, the global test, and metrics it asks for."""
+
+    measure: Measure
+    reported: tuple[Metric, ...]
+
+    @classmethod
+    def of(cls, measure: str = "accuracy", more: Iterable[str] = ()) -> "Scorer":
+        """By the names of the measure and of the metrics reported besides."""
+        chosen: Measure = measures[measure]
+        found = {name: metrics[name] for name in ALWAYS}
+        if measure != "accuracy":
+            about = f"{chosen.title} on the data set's own test part"
+            found[chosen.key] = Metric(
+                chosen.key, f"global {chosen.title}", about, direction=chosen.direction, of=measure
+            )
+        found |= {metrics[name].key: metrics[name] for name in more}
+        return cls(chosen, tuple(found.values()))
+
+    @property
+    def needed(self) -> dict[str, Measure]:
+        """Every measure that has to be taken, by key."""
+        named = [self.measure, *(measures[m.of] for m in self.reported if m.of)]
+        return {m.key: m for m in named}
+
+    @property
+    def shown(self) -> list[Shown]:
+        """How each of the metrics is shown."""
+        return [metric.in_run(self.measure) for metric in self.reported]
+
+    def scores(
+        self, each: Sequence[Mapping[str, float | None]], samples: Sequence[int], whole: Mapping[str, float | None]
+    ) -> dict[str, Any]:
+        """A model's metrics, and the measures of every client, from its measures on each local test and the global."""
+        values = {
+            key: Values([marks.get(key) for marks in each], samples, whole.get(key), measure.direction)
+            for key, measure in self.needed.items()
+        }
+        found: dict[str, Any] = {
+            m.key: m.over(values[measures[m.of].key if m.of else self.measure.key]) for m in self.reported
+        }
+        return {**found, **{f"{key}_per_client": list(known.each) for key, known in values.items()}}
+
+
+def rounds_to(curve: Sequence[float | None], target: float, direction: int = 1) -> int | None:
     """The first round (from 1) whose value reaches the target; None when none does.
 
-    >>> rounds_to([0.2, 0.5, 0.9], 0.5), rounds_to([0.2], 0.5)
-    (2, None)
+    >>> rounds_to([0.2, 0.5, 0.9], 0.5), rounds_to([0.2], 0.5), rounds_to([0.3, 0.1], 0.2, direction=-1)
+    (2, None, 2)
     """
-    return next((t + 1 for t, value in enumerate(curve) if value is not None and value >= target), None)
+    reached = (t for t, value in enumerate(curve, 1) if value is not None and direction * (value - target) >= 0)
+    return next(reached, None)
 
 
 def mixtures(accuracies: Accuracies, count: int, rng: np.random.Generator) -> list[float]:
     """Accuracy on random mixtures of the clients' distributions: each at least the worst client's (FedKF V-D)."""
     known = np.array([a for a in accuracies if a is not None])
     return [float(known @ rng.dirichlet(np.ones(len(known)))) for _ in range(count)]
-
-
-def identification(trusted: Sequence[int], answered: Sequence[int], malicious: Sequence[int]) -> Mapping[str, float]:
-    """Precision and recall of shutting out malicious clients, among those that answered.
-
-    >>> identification(trusted=[1, 3], answered=[0, 1, 2, 3], malicious=[0])
-    {'precision': 0.5, 'recall': 1.0}
-    """
-    shut = set(answered) - set(trusted)
-    bad = set(malicious) & set(answered)
-    hit = len(shut & bad)
-    return {"precision": hit / len(shut) if shut else 1.0, "recall": hit / len(bad) if bad else 1.0}
-
-
-def domain_correlation(
-    weights: Mapping[str, Sequence[float]], made: Sequence[int], counts: NDArray[np.integer]
-) -> float | None:
-    """DaFKD: Pearson's correlation of α̂ with clients' label shares, over clients × classes of generated samples.
-
-    `weights` holds a client's mean α̂ for each class, `made` how many samples of each class were generated (classes
-    without any are left out), `counts` everybody's training samples, clients × classes. None where nothing varies.
-
-        >>> round(domain_correlation({"0": [0.8, 0.3], "1": [0.2, 0.7]}, [5, 5], np.array([[9, 1], [2, 8]])), 5)
-        0.97073
-    """
-    clients = [int(k) for k in weights]
-    chosen = np.array(made) > 0
-    told = np.array([weights[str(k)] for k in clients], float)[:, chosen].ravel()
-    held = counts[clients].astype(float)
-    shares = (held / np.maximum(held.sum(1, keepdims=True), 1))[:, chosen].ravel()
-    if len(told) < 2 or np.ptp(told) < 1e-12 or np.ptp(shares) < 1e-12:
-        return None
-    return float(np.corrcoef(told, shares)[0, 1])

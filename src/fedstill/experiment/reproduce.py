@@ -1,7 +1,7 @@
 """A paper's table with one command: its cells as runs, their numbers beside the paper's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean, stdev
@@ -14,7 +14,9 @@ from fedstill.experiment import batch, passes
 from fedstill.experiment.batch import Job, News
 from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import Cell, Preset
+from fedstill.experiment.records import Archive
 from fedstill.experiment.result import Result
 from fedstill.experiment.table_metrics import Beyond, Reading, check, reading
 from fedstill.parts.attacks import attacks
@@ -160,7 +162,8 @@ def carry_out(
 ) -> dict[Path, str]:
     """Run what is missing, first seed first; returns why runs failed, by folder."""
     jobs = [job for entry in entries for job in entry.jobs]
-    with batch.alone(out):
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, wait=5):
         return batch.run_all(sorted(jobs, key=lambda job: job.plan.seed), at_once, tell)
 
 
@@ -170,12 +173,33 @@ def results(entries: Sequence[Entry]) -> dict[Path, Result]:
     return {path: Result.read(path) for path in paths if batch.finished(path)}
 
 
+def recorded(entries: Sequence[Entry], archive: Archive) -> tuple[list[Entry], dict[Path, Result]]:
+    """The cells with those of their seeds that a record answers, and what the records say, by the runs' folders."""
+    kept, done = [], {}
+    for entry in entries:
+        there = []
+        for asked, job in zip(entry.plans, entry.jobs, strict=False):
+            student = entry.cell.model == "student"
+            record = archive.find(asked if student else job.plan)
+            if record is not None:
+                there.append((asked, job))
+                done[_student(job.path) if student else job.path] = record.result(asked.rounds)
+        why_not = entry.why_not or ("" if there or not entry.jobs else "not run yet")
+        plans, jobs = tuple(asked for asked, _ in there), tuple(job for _, job in there)
+        kept.append(replace(entry, plans=plans, jobs=jobs, why_not=why_not) if entry.jobs else entry)
+    return kept, done
+
+
+def _student(teacher: Path) -> Path:
+    return teacher / "student"
+
+
 def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mapping[Path, str]) -> list[Number]:
     """Every cell's metrics beside the paper's. A cell with a run that failed says so instead."""
     found = []
     for entry in entries:
         reason = entry.why_not or next((failed[j.path] for j in entry.jobs if j.path in failed), "")
-        if not reason and any(job.path not in done for job in entry.jobs):
+        if not reason and any(job.path not in done and _student(job.path) not in done for job in entry.jobs):
             reason = "not finished"
         ours: list[Mapping[str, Reading]] = []
         if not reason:
@@ -197,11 +221,14 @@ def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[
     if set(cell.metrics) <= set(passes.METRICS):
         return dict(passes.passes(plan)) if cell.metrics else {}
     path = entry.jobs[place].path
+    if _student(path) in done:
+        return {metric: done[_student(path)].last("student")["accuracy"] for metric in cell.metrics}
     if cell.model == "student":
         return {metric: taught(plan, path).accuracies[-1] for metric in cell.metrics}
     model = "active" if cell.model == "teacher" else cell.model
     fedavg = _yardstick(entry, entries)
-    base = (done[fedavg.jobs[place].path], fedavg.cell.model) if fedavg and fedavg.jobs[place].path in done else None
+    same = [job.path for job in fedavg.jobs if job.plan.seed == plan.seed and job.path in done] if fedavg else []
+    base = (done[same[0]], fedavg.cell.model) if fedavg and same else None
     return {metric: reading(metric, done[path], model, base) for metric in cell.metrics}
 
 

@@ -1,19 +1,30 @@
 """What a run gives back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedstill.core.errors import unknown
+from fedstill.core.registry import Registry
 from fedstill.core.rng import numpy_stream
-from fedstill.experiment.metrics import mixtures, rounds_to
+from fedstill.experiment.health import Health
+from fedstill.experiment.metrics import Scorer, Shown, mixtures, rounds_to
 from fedstill.experiment.rundir import RunDir
 
-METRICS = ("amp", "fm", "wlp", "accuracy")
+views: Registry[Callable[..., Any]] = Registry("view of a result")
+"""How people look at results: whoever shows them registers here, so that running knows nothing of showing."""
 
 
-@dataclass(frozen=True)
+def principal(models: Iterable[str]) -> str:
+    """The model a run is judged and used by when nobody says which: `overall` where there is one, else the first."""
+    names = list(models)
+    return "overall" if "overall" in names else next(iter(names), "")
+
+
+@dataclass(frozen=True, repr=False)
 class Result:
     """A run's experiment and its metrics, round by round."""
 
@@ -21,13 +32,50 @@ class Result:
     rows: Sequence[Mapping[str, Any]]
     run_dir: Path | None = None
     seconds: float = 0.0
+    stopped: str = ""
+    """Why the run ended before its last round; empty where it did not."""
 
     @classmethod
-    def read(cls, path: Path) -> "Result":
-        """The result of a run so far, from its folder."""
-        run = RunDir.open(path)
-        rows = run.rows()
-        return cls(run.read("experiment.json"), rows, path, sum(sum(r["seconds"].values()) for r in rows))
+    def of(
+        cls, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], run_dir: Path | None, stopped: str = ""
+    ) -> "Result":
+        """The result that these lines of metrics are."""
+        return cls(settings, rows, run_dir, sum(sum(row["seconds"].values()) for row in rows), stopped)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Result":
+        """The result of a run so far, from its folder `path`."""
+        run = RunDir.open(Path(path))
+        rows, end = run.rows(), run.read("result.json") or {}
+        stopped = end.get("stopped", "") if end.get("rounds") == len(rows) else ""
+        return cls.of(run.read("experiment.json"), rows, run.path, stopped)
+
+    def __repr__(self) -> str:
+        """The run in one line: what ran, how far it came, and how well its models do."""
+        scores = ", ".join(f"{name} AMP {self.last(name)['amp']:.4f}" for name in self.models)
+        place = f", {self.run_dir}" if self.run_dir else ""
+        head = f"{self.experiment['method']['name']} on {self.experiment['data']}, seed {self.experiment['seed']}"
+        return f"Result({head}, {len(self.rows)} rounds{f': {scores}' if scores else ''}{place})"
+
+    @property
+    def health(self) -> Health:
+        """Whose replies were not used and why, round by round (`rounds`) and in sum (`total`)."""
+        return Health.of(self.rows)
+
+    @cached_property
+    def metrics(self) -> Sequence[Shown]:
+        """The metrics the run reports, and how they are shown: as the run wrote them down."""
+        written = None if self.run_dir is None else RunDir(self.run_dir).read("metrics.json")
+        if written is not None:
+            return [Shown(**entry) for entry in written]
+        return Scorer.of(self.experiment.get("metric", "accuracy"), self.experiment.get("metrics", ())).shown
+
+    def metric(self, key: str) -> Shown:
+        """One of the run's metrics, by its key."""
+        known = {metric.key: metric for metric in self.metrics}
+        if key not in known:
+            raise unknown("metric of this run", key, known)
+        return known[key]
 
     @property
     def models(self) -> list[str]:
@@ -48,8 +96,20 @@ class Result:
 
     def best(self, model: str) -> Mapping[str, Any]:
         """A model's metrics in the round with its best AMP, with that round."""
-        row = max(self._evaluated, key=lambda r: r["models"][model]["amp"])
-        return {"round": row["round"], **{m: row["models"][model].get(m) for m in METRICS}}
+        sign = self.metric("amp").direction
+        row = max(self._evaluated, key=lambda r: sign * r["models"][model]["amp"])
+        return {"round": row["round"], **{m.key: row["models"][model].get(m.key) for m in self.metrics}}
+
+    def per_client(self, model: str) -> Sequence[float | None]:
+        """The run's measure (accuracy by default) on every client's own test, in the last evaluated round."""
+        found = (values for key, values in self.last(model).items() if key.endswith("_per_client"))
+        return next(found, ())
+
+    def worst(self, model: str) -> tuple[int, float] | None:
+        """The client that a model serves worst in the last evaluated round, and how; None where none has a test."""
+        sign = self.metric("amp").direction
+        known = [(sign * value, client) for client, value in enumerate(self.per_client(model)) if value is not None]
+        return (min(known)[1], sign * min(known)[0]) if known else None
 
     def mixtures(self, model: str, count: int = 100) -> dict[str, float] | None:
         """Accuracy on random mixtures of the clients' distributions, in the last evaluated round (FedKF V-D)."""
@@ -61,7 +121,8 @@ class Result:
 
     def rounds_to(self, model: str, metric: str, target: float) -> int | None:
         """The first round in which the metric reaches the target."""
-        place = rounds_to(self.curve(model, metric), target)
+        known = {shown.key: shown.direction for shown in self.metrics}
+        place = rounds_to(self.curve(model, metric), target, known.get(metric, 1))
         return None if place is None else int(self._evaluated[place - 1]["round"])
 
     def bytes(self) -> dict[str, int]:
@@ -85,7 +146,7 @@ class Result:
             {
                 "round": row["round"],
                 "model": model,
-                **{metric: scores.get(metric) for metric in METRICS},
+                **{metric.key: scores.get(metric.key) for metric in self.metrics},
                 **{f"bytes_{way}": sum(fields.values()) for way, fields in row["bytes"].items()},
                 "seconds": sum(row["seconds"].values()),
             }
@@ -95,15 +156,11 @@ class Result:
 
     def plot(self, *metrics: str) -> Any:
         """A matplotlib figure with a panel for each metric (amp, fm, wlp, accuracy; all when none is named)."""
-        from fedstill.report.plots import curves
-
-        return curves(self, metrics)
+        return views["curves"](self, metrics)
 
     def _repr_html_(self) -> str:
         """The result as a notebook shows it."""
-        from fedstill.report.notebook import table
-
-        return table(self)
+        return str(views["notebook"](self))
 
     def summary(self) -> dict[str, Any]:
         """The result as one JSON document."""
@@ -116,6 +173,8 @@ class Result:
             "bytes": self.bytes(),
             "bytes_by_field": self.bytes_by_field(),
             "seconds": round(self.seconds, 3),
+            "health": self.health.plain(),
+            **({"stopped": self.stopped} if self.stopped else {}),
             "run_dir": None if self.run_dir is None else str(self.run_dir),
             "experiment": self.experiment,
         }

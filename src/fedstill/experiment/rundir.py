@@ -4,12 +4,14 @@ experiment.json     the full experiment          metrics.jsonl       one line a 
 partition.json      clients × classes, notes     checkpoints/        the last two: server, clients, round
 versions.json       what it ran with             clients/, slots/    what is kept for each client, a file each
 result.json         the end                      last_error.txt      why it stopped, if it did
+signature.json      what using its models needs  .lock               who writes here
 """
 
 import hashlib
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,14 +43,23 @@ class RunDir:
     @classmethod
     def create(cls, path: Path, experiment: Mapping[str, Any], command: str) -> "RunDir":
         """A new run's folder; an old one is never written over."""
+        cls.vacant(path)
+        run = cls(path, int(experiment.get("memory", 1024)))
+        run.write("versions.json", {**versions(), "command": command})
+        run.write("experiment.json", experiment)  # last: a folder is a run from here on
+        return run
+
+    @classmethod
+    def vacant(cls, path: Path) -> None:
+        """Make the folder where there is none; refuse one that holds a run already or cannot be written to."""
         if (path / "experiment.json").exists():
             raise UsageError(f"{path}: holds a run already; resume it, or choose another --name")
-        with _Writing(path):
+        try:
             path.mkdir(parents=True, exist_ok=True)
-            run = cls(path, int(experiment.get("memory", 1024)))
-            run.write("experiment.json", experiment)
-            run.write("versions.json", {**versions(), "command": command})
-        return run
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            raise UsageError(f"{path}: cannot write there ({error.strerror}); choose another --out") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":

@@ -13,16 +13,21 @@ from torch import nn
 
 from fedstill.core import rng
 from fedstill.core.errors import DataError, UsageError
-from fedstill.core.loop import Party
+from fedstill.core.kind import Kind
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, forged
+from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
+from fedstill.data.pixels import fitted
 from fedstill.data.summary import agreed, common_classes, pooled, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
-from fedstill.models import Shape, initial, models
+from fedstill.experiment.fingerprint import Fingerprint, fingerprint
+from fedstill.experiment.metrics import Scorer
+from fedstill.models import auto, initial, models
 
 
 @dataclass(frozen=True)
@@ -36,23 +41,27 @@ class Stage:
     counts: np.ndarray[Any, Any]
     """Training samples, clients × classes."""
     class_names: tuple[str, ...]
-    pixels: tuple[int, int]
-    """The images' height and width before they were brought to the model's size."""
+    pixels: tuple[int, ...]
+    """Images: height and width before they were brought to the model's size."""
     notes: tuple[str, ...]
     """What a user should know: samples that were moved, clients without a test …"""
+    fingerprint: Fingerprint | None = None
+    """Of the data and who holds which; None where the data are elsewhere."""
 
 
 def stage(experiment: Experiment, storage: Storage) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
-    dataset, private, owners, tests = _data(experiment)
+    whole, dataset, private, owners, tests = _data(experiment)
+    sets = [whole]
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = dataset.fit(pixels_of(specs))
+    dataset = fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
-        other = load(experiment.public).fit(pixels_of(specs))
+        sets.append(load(experiment.public))
+        other = fitted(sets[-1], pixels_of(specs))
         public_set = other.train
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -91,46 +100,53 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         seed=experiment.seed,
         sizes=tuple(len(part) for part in held),
         classes=dataset.classes,
-        shape=dataset.train.shape,
-        build=builder(specs, dataset.train.shape, dataset.classes),
-        mean=dataset.train.mean,
-        std=dataset.train.std,
+        kind=dataset.kind,
+        build=builder(specs, dataset.kind, dataset.classes),
         public=public_set,
         public_classes=public_classes,
         device=exam.device,
         storage=storage,
     )
     for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
-        env.build(place, None)  # a model that does not fit the data is named before anything runs
+        module = env.build(place, None)  # a model that does not fit the data is named before anything runs
+        for wrapper in experiment.wrappers:
+            if wrong := wrapper.unfit(module):
+                raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
     malicious = set(experiment.malicious_clients)
 
     def party(client: int) -> Party:
-        attack = (
-            experiment.attack.on(experiment.malicious_clients.index(client))
-            if experiment.attack and client in malicious
-            else None
-        )
-        return Party(dataset.train[held[client]], attack)
+        chain = experiment.wrappers
+        if experiment.attack and client in malicious:
+            place = experiment.malicious_clients.index(client)
+            chain = forged(experiment.method, chain, experiment.attack.on(place))
+        return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes)
+    print_of = fingerprint(sets, train, exam.local)
+    if experiment.fingerprint not in (None, print_of.data):
+        raise DataError(
+            f"data = {experiment.plain()['data']}: not the samples that this run had "
+            f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
+        )
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
 
 
-def _data(experiment: Experiment) -> tuple[Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
-    """The data set, the indices to be split, and where clients brought their own: who owns, and is tested on, which."""
+def _data(experiment: Experiment) -> tuple[Dataset, Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
+    """The data set as it was read and the part of it that is used, the indices to be split, and where clients brought
+    their own: who owns, and is tested on, which."""
     data = experiment.data
     if isinstance(data, list):
         own = _own(data)
         dataset, train, test = pool_own(own, "own clients")
-        return dataset, np.concatenate(train), train, test
-    dataset = data if isinstance(data, Dataset) else load(data)
+        return dataset, dataset, np.concatenate(train), train, test
+    whole = dataset = data if isinstance(data, Dataset) else load(data)
     if experiment.samples:
         stream = rng.numpy_stream(experiment.dealt_by, "subset")
         dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
-    return dataset, np.arange(len(dataset.train)), None, None
+    return whole, dataset, np.arange(len(dataset.train)), None, None
 
 
 def _own(data: list[Any]) -> list[Own]:
@@ -142,7 +158,7 @@ def _own(data: list[Any]) -> list[Own]:
     known = [summary(own.train, own.class_names) for own in brought]
     agreed(known, data)
     classes = common_classes([own.class_names for own in brought])
-    return [own.cast(*pooled(known), classes) for own in brought]
+    return [own.cast(pooled(known), classes) for own in brought]
 
 
 def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -178,7 +194,8 @@ def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Ind
         counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
         local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
         pool, whole = tests, torch.arange(len(tests))
-    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1)
+    scorer = Scorer.of(experiment.metric, experiment.metrics)
+    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
 
 
 def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Indices, Indices]:
@@ -204,7 +221,7 @@ def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
     if not names:
         only = experiment.model
         if isinstance(only, str) and only == "auto":
-            only = "mlp" if dataset.train.shape[1] < 28 else "lenet5"
+            only = auto(dataset.kind)
         return (*[only] * experiment.clients, experiment.server_model or only)
     count, clients = len(names), experiment.clients
     if clients <= 2 * count:
@@ -225,7 +242,7 @@ def _named(spec: Any) -> bool:
     return isinstance(spec, str) and ":" not in spec
 
 
-def builder(specs: tuple[Any, ...], shape: Shape, classes: int) -> Callable[[int | None, int | None], nn.Module]:
+def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Callable[[int | None, int | None], nn.Module]:
     """How `Env` builds modules: `specs` names the model of every client, and last the server's."""
     prototypes: dict[int, nn.Module] = {}
     first = {id(spec) if not isinstance(spec, str) else spec: i for i, spec in reversed(list(enumerate(specs)))}
@@ -233,10 +250,10 @@ def builder(specs: tuple[Any, ...], shape: Shape, classes: int) -> Callable[[int
     def build(client: int | None, seed: int | None) -> nn.Module:
         spec = specs[-1 if client is None else client]
         if seed is not None:
-            return initial(spec, shape, classes, seed)
+            return initial(spec, kind, classes, seed)
         place = first[spec if isinstance(spec, str) else id(spec)]
         if place not in prototypes:
-            prototypes[place] = initial(spec, shape, classes, 0)
+            prototypes[place] = initial(spec, kind, classes, 0)
         return copy.deepcopy(prototypes[place])
 
     return build

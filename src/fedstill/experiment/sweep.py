@@ -11,6 +11,7 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.experiment import batch
 from fedstill.experiment.batch import Job, News
 from fedstill.experiment.config import experiment
+from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
 
 
@@ -75,7 +76,8 @@ def carry_out(
 ) -> dict[Path, str]:
     """Run what is missing, first seed first; returns why runs failed, by folder."""
     jobs = [job for point in points for job in point.jobs]
-    with batch.alone(out):
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, wait=5):
         return batch.run_all(sorted(jobs, key=lambda job: job.plan.seed), at_once, tell)
 
 

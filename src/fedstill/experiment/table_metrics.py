@@ -17,9 +17,14 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.result import METRICS, Result
+from fedstill.experiment.metrics import METRICS, Shown
+from fedstill.experiment.passes import METRICS as PASSES
+from fedstill.experiment.result import Result
 
-PLAIN = (*METRICS, "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup", "time_speedup")
+REPORTED = {metric.key: metric for metric in METRICS}
+PLAIN = (*REPORTED, "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup", "time_speedup")
+RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
+"""Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
 PREFIXES = ("rounds_to", "seconds_to", "seconds")
 
 
@@ -39,6 +44,30 @@ def check(metric: str) -> None:
     if metric in PLAIN or (colon and head in PREFIXES and tail):
         return
     raise UsageError(f"unknown metric {metric!r}; known: {', '.join(PLAIN)}, {', '.join(p + ':…' for p in PREFIXES)}")
+
+
+def described(metric: str) -> Shown:
+    """How a cell's number is shown, by the name presets give its metric.
+
+    >>> described("fm").heading, described("rounds_to:0.85").title, described("seconds:total").unit
+    ('FM ↓ (10⁻³)', 'rounds to 85 %', 's')
+    """
+    if metric in REPORTED:
+        return REPORTED[metric]
+    head, _, tail = metric.partition(":")
+    if head == "rounds_to":
+        goals = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}
+        goal = goals.get(tail) or f"{100 * float(tail):g} %"
+        return Shown(metric, f"rounds to {goal}", unit="rounds", factor=1, direction=-1, digits=1, limits=None)
+    if head in ("seconds", "seconds_to"):
+        title = "to FedAvg's last AMP" if head == "seconds_to" else tail.replace("_", " ") or "all rounds"
+        return Shown(metric, title, unit="s", factor=1, direction=-1, limits=None)
+    if metric in RATIOS:
+        title, direction = RATIOS[metric]
+        return Shown(metric, title, unit="×", factor=1, direction=direction, limits=None)
+    if metric in PASSES:
+        return Shown(metric, metric.replace("_", " "), unit="a batch", factor=1, direction=-1, limits=None)
+    return Shown(metric, {"personal": "client accuracy"}.get(metric, metric.replace("_", " ")))
 
 
 def which(result: Result, model: str) -> tuple[str, str]:
@@ -63,7 +92,7 @@ def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] 
     """The number; None where the run has none. `fedavg` is the run (and its model) that targets are taken from."""
     check(metric)
     head, _, tail = metric.partition(":")
-    if metric in METRICS:
+    if metric in REPORTED:
         name, accuracy = which(result, model)
         return _number(result.last(name).get(accuracy if metric == "accuracy" else metric))
     if metric == "personal":

@@ -1,10 +1,8 @@
 """The hub's half of a deployed run: enrol the sites, drive the one loop over them, write the run's folder."""
 
-import fcntl
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,18 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf
-from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.metrics import amp, fm, wlp
+from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.drive import drive, one_thread
+from fedstill.experiment.examine import row_of
+from fedstill.experiment.lock import writing
+from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result
-from fedstill.experiment.run import Watcher, drive, one_thread, row_of
 from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
+from fedstill.flower.enrolment import checksum, deployable, public_set, settle
 from fedstill.flower.messages import Marks, checked_name
-from fedstill.flower.setting import Setting, checksum, deployable, public_set, settle
 from fedstill.flower.transport import FlowerTransport, Post, Roster
 
 Say = Callable[[Mapping[str, Any]], None]
@@ -31,7 +33,8 @@ def serve(
 ) -> Result:
     """Run an experiment over the sites that are there, or go on with it from its last checkpoint."""
     folder = runs / checked_name("run", run)
-    with _alone(folder), one_thread():
+    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder, wait=15), one_thread():  # the one before may be about to end
         known = folder / "setting.json"
         setting = Setting.read(known.read_text()) if known.exists() else None
         plan = deployable(experiment(settings))
@@ -51,8 +54,9 @@ def serve(
 def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
     """The setting of a run that goes on: only its rounds may have become more."""
     before, now = dict(setting.experiment), dict(plan.plain())
-    for key in sorted((before.keys() | now.keys()) - {"clients", "active", "rounds", "deadline", "quarantine"}):
-        if before.get(key) != now.get(key):
+    old, new = (identity(settings, "clients", "active", "rounds") for settings in (before, now))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
             raise UsageError(
                 f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: take another --name"
             )
@@ -170,13 +174,7 @@ class Marking:
         right = {k: m.own if name == "personal" else m.right.get(name) for k, m in marks.items()}
         shares = {k: count / marks[k].total for k, count in right.items() if count is not None and marks[k].total}
         local = [shares.get(k) for k in everyone]
-        scores: dict[str, Any] = {
-            "amp": amp(local, self.setting.tests),
-            "fm": fm(local),
-            "wlp": wlp(local),
-            "accuracy": None,
-            "accuracy_per_client": local,
-        }
+        scores = Scorer.of().scores([{"accuracy": share} for share in local], self.setting.tests, {})
         if self.plan.per_class and name != "personal":
             hits, there = (
                 [sum(c) for c in zip(*(m.classes[n] for m in marks.values()), strict=True)] for n in (name, "")
@@ -206,20 +204,3 @@ class Telling(Watcher):
     def note(self, text: str) -> None:
         """Something the user should know."""
         self.say({"note": text})
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process a run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        until = time.monotonic() + 15  # the one before may be about to end
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise UsageError(f"{folder}: this run is under way already") from None
-                time.sleep(0.2)
-        yield

@@ -19,13 +19,14 @@ from typing import Any
 
 from fedstill.core import record
 from fedstill.core.errors import RunError, UsageError
-from fedstill.core.loop import turn
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Shelf, Storage
+from fedstill.core.turn import turn
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.stage import Stage, stage
 from fedstill.flower.flwr_env import prepare
 from fedstill.transports.inline import describe
+from fedstill.transports.registry import Opening, transports
 
 POLL = 0.02
 
@@ -62,10 +63,8 @@ def take_turn(message: Any, context: Any) -> Any:
 class FlowerSimulation:
     """Runs turns on `nodes` virtual nodes of Flower; the same bits as `Inline`."""
 
-    def __init__(self, plan: Experiment, states: Shelf, nodes: int) -> None:
-        self.text = json.dumps(plan.plain())
-        if '"<' in self.text:
-            raise UsageError('transport = "flower-simulation": data and models must be names or paths, not objects')
+    def __init__(self, settings: Mapping[str, Any], states: Shelf, nodes: int) -> None:
+        self.text = json.dumps(settings)
         self.states = states
         self.home = tempfile.TemporaryDirectory(prefix="fedstill-flwr-")
         prepare(Path(self.home.name))
@@ -144,3 +143,12 @@ class FlowerSimulation:
             run_simulation(server, client, nodes, backend_config=config)
         except Exception as error:
             self.grids.put(error)
+
+
+@transports.register("flower-simulation")
+def open_simulation(opening: Opening) -> FlowerSimulation:
+    """As many virtual nodes as there are workers."""
+    if opening.objects:
+        raise UsageError('transport = "flower-simulation": data and models must be names or paths, not objects')
+    nodes = opening.active if opening.workers == "auto" else opening.count
+    return FlowerSimulation(opening.experiment, opening.states, nodes)

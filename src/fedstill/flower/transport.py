@@ -26,8 +26,9 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.experiment.setting import Setting
+from fedstill.flower.enrolment import introduced
 from fedstill.flower.messages import FORMAT, Enrol, Enrolled, ExamRequest, Marks, Models, Refusal, Task, Work, opened
-from fedstill.flower.setting import Setting, introduced
 
 POLL = 0.2
 SMALL = 1 << 20

@@ -17,7 +17,6 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.models.conditional import feature_width
 from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Update, average
 from fedstill.parts.learner import Learner, minibatches, optimizer_of, weights_of
 from fedstill.parts.losses import cross_entropy
@@ -45,13 +44,10 @@ class CCVR(Averaging):
     """FedAvg, and beside it, not fed back, w with a head calibrated on virtual features."""
 
     paper = "Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning, NeurIPS 2021"
+    private_learners = 1
     virtual: int = setting(100, ge=1, doc="virtual features for each class (M_c)")
     head_epochs: int = setting(10, ge=1, doc="passes over the virtual features")
     head_lr: float = setting(0.01, gt=0, doc="learning rate of the head")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Calibrated:
         """w⁰, not calibrated yet."""
@@ -61,7 +57,7 @@ class CCVR(Averaging):
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Described]:
         """What w sees of each class; then E epochs of SGD from w."""
         module = env.module(down.weights)
-        told = describe(features_of(module, data.images().to(env.device)), data.y.to(env.device), env.classes)
+        told = describe(features_of(module, data.inputs().to(env.device)), data.y.to(env.device), env.classes)
         learner = self.learner(env, module)
         for x, y in self.batches(env, data, module):
             learner.step(cross_entropy(learner(x), y))
@@ -91,7 +87,7 @@ class CCVR(Averaging):
 
     def template(self, env: Env) -> Described:
         """Weights of the global model's form; a mean, a covariance and a count for each class."""
-        width = feature_width(env.module(), env.shape)
+        width = feature_width(env.module(), env.kind)
         shape = (env.classes, width)
         return Described(env.form(), torch.zeros(shape), torch.zeros(*shape, width), torch.zeros(env.classes).long())
 
@@ -142,5 +138,5 @@ def virtual_features(means: Tensor, covariances: Tensor, count: int, stream: tor
     values, vectors = torch.linalg.eigh(covariances)
     root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
     noise = torch.randn(*means.shape[:1], count, means.shape[1], generator=stream, dtype=means.dtype)
-    drawn: Tensor = means.unsqueeze(1) + noise @ root.mT
-    return drawn.flatten(0, 1).float()
+    features: Tensor = means.unsqueeze(1) + noise @ root.mT
+    return features.flatten(0, 1).float()

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.models.classifier import embedded
 from fedstill.parts.conditional_generator import Gallery
 from fedstill.parts.counsel import Contribution, Counsel
-from fedstill.parts.distil import Lesson, sent, server_slots
+from fedstill.parts.distil import Lesson, uploads_of
 from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
-from fedstill.parts.learner import LocalTraining, Optimizer, weights_of
+from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
 from fedstill.parts.losses import cross_entropy
 
 AUTHORS = {
@@ -41,7 +42,7 @@ class OwnDomain:
 class Handout:
     """What goes down (line 6): w and θ^g."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     generator: State
 
 
@@ -65,6 +66,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     """Algorithm 1: adversarial training on the clients, ensemble distillation weighted by domain on the server."""
 
     paper = "Wang et al., DaFKD: Domain-aware Federated Knowledge Distillation, CVPR 2023"
+    private_learners = 1
     lr: float = setting(1e-3, gt=0, doc="learning rate of classifier and discriminator")
     epochs: int = setting(20, ge=1, doc="local epochs in a round, where local_steps is none")
     local_steps: int | None = setting(20, ge=1, doc="local steps in a round (E); none: epochs")
@@ -76,7 +78,6 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        server_slots(self.gather)
         usual = {f.name: f.default for f in fields(self)}
         changed = {n: v for n, v in AUTHORS.items() if getattr(self, n) == usual[n]} if self.theirs else {}
         if self.upload == "predictions":  # the new generator exists only after the upload
@@ -104,8 +105,11 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         pair, artist = self.learner(env, duel), self.artist(env, down.generator, self.weight_decay)
         stream = env.stream("noise")
         for x, y in self.batches(env, data, duel):
-            imagined = artist.module(*self.draw(env, self.batch, stream))[: len(x)].detach()
-            pair.step(self.joint_loss(env, duel, x, y, imagined, stream))
+            imagined = artist.module(*self.draw(env, self.batch, stream)).detach()
+            if pair.private:
+                pair.step(*self.separate_losses(pair, x, y, imagined))
+            else:
+                pair.step(self.joint_loss(env, duel, x, y, imagined[: len(x)], stream))
             if not self.theirs or env.round < 5:
                 duel.eval()  # generated samples alone do not move BatchNorm's statistics
                 scores = duel(artist.module(*self.draw(env, self.batch, stream)))[1]
@@ -117,6 +121,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         self, env: Env, duel: Duel, x: Tensor, y: Tensor, imagined: Tensor, stream: torch.Generator
     ) -> Tensor:
         """(9) L_J = L_adv + L_CE; real and generated samples pass the trunk together."""
+        x = embedded(duel.classifier, x)
         logits, scores = duel(torch.cat([x, imagined]))
         loss = cross_entropy(logits[: len(x)], y)
         if self.theirs and env.round > 2:
@@ -126,13 +131,25 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
             return loss + 2 * rivalry + 0.3 * gradient_penalty(duel, x, imagined, stream)
         return loss + rivalry
 
+    def separate_losses(self, pair: Learner, x: Tensor, y: Tensor, imagined: Tensor) -> tuple[Tensor, Tensor]:
+        """(9) in two, for protected samples: what real ones have a part in, and the generated half of L_adv."""
+        with pair.watched():
+            logits, real = pair.module(x)
+        generated, nobody = pair.module(imagined)[1], x.new_empty(0)
+        private = cross_entropy(logits, y) + adversarial(real, nobody) / 2
+        return private, adversarial(nobody, generated) / 2
+
+    def mixing(self) -> str | None:
+        """The authors' penalty looks at points between real and generated samples."""
+        return "profile = authors mixes real and generated samples; set profile=paper" if self.theirs else None
+
     def server(self, env: Env, server: Distilled, replies: Sequence[Reply[Any]]) -> Distilled:
         """Lines 9–13: average, make samples, weigh the clients on each of them, distil."""
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return server
         shares = [r.samples for r in kept] if self.theirs else None
-        uploads = sent(kept)
+        uploads = uploads_of(kept)
         average = mean([upload.weights for upload in uploads], shares)  # (6)
         generator = mean([upload.generator for upload in uploads], shares)  # (4)
         source = server.generator if self.samples_from == "previous" else generator

@@ -28,7 +28,7 @@ class FedDistill(LogitExchange):
     def study(self, env: Env, learner: Learner, turns: int, down: Wisdom) -> None:
         """One epoch on the public set; labels alone while there are no global logits."""
         for logits, labels, at in self.lessons(env, learner, self.rows(env)):
-            learner.step(self.public_loss(logits, labels, at, down))
+            learner.step(free=self.public_loss(logits, labels, at, down))
 
     def public_loss(self, logits: Tensor, labels: Tensor, at: Tensor, down: Wisdom) -> Tensor:
         """α CE + (1 − α) t² KL."""

@@ -5,18 +5,18 @@ Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Le
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.models.conditional import FeatureGenerator, feature_width
-from fedstill.parts.distil import sent, server_slots
+from fedstill.models.conditional import EmbeddedFeatures, FeatureGenerator, feature_width
+from fedstill.parts.distil import uploads_of
 from fedstill.parts.gather import Gather, Remember, average
 from fedstill.parts.labels import CountedUpdate, class_shares, counts_of, diversity, draw_labels, miscounted
 from fedstill.parts.learner import Learner, LocalTraining, Memory, frozen, optimizer_of
@@ -37,7 +37,7 @@ class Consensus:
 class Rehearsal:
     """What goes down: w, and the generator once there is one."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     generator: State | None
 
 
@@ -49,6 +49,10 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
     paper = "Zhu et al., Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021"
     noise: int = setting(32, ge=1, doc="length of the generator's noise")
     hidden: int = setting(256, ge=1, doc="width of the generator's hidden layer")
+    form: Literal["one-hot", "embeddings"] = setting(
+        "one-hot",
+        doc="the generator sees [noise; one-hot label], or embeddings of both (as DaFKD and FedRAD describe it)",
+    )
     generator_steps: int = setting(50, ge=1, doc="steps of the generator in a round")
     generator_lr: float = setting(3e-4, gt=0, doc="Adam's rate for the generator")
     generator_batch: int = setting(32, ge=2, doc="generated features in a step, on the server and on a client")
@@ -56,10 +60,6 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
     beta: float = setting(10.0, ge=0, doc="weight of agreement with generated features of the same label (b)")
     decay: float = setting(0.98, gt=0, le=1, doc="factor on both weights after every round")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Consensus:
         """w⁰, and no generator yet."""
@@ -72,9 +72,10 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
 
     def make_generator(self, env: Env, weights: State | None) -> nn.Module:
         """G with these weights, or with those it starts from."""
-        width = feature_width(env.module(), env.shape)
+        width = feature_width(env.module(), env.kind)
         with seeded(env.at(0).key("generator")):
-            made = FeatureGenerator(width, env.classes, self.noise, self.hidden)
+            form = EmbeddedFeatures if self.form == "embeddings" else FeatureGenerator
+            made = form(width, env.classes, self.noise, self.hidden)
         made.load_state_dict(weights or made.state_dict())
         return made.to(env.device)
 
@@ -102,9 +103,12 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
         fading = self.decay**env.round
         any_label = torch.randint(env.classes, (self.generator_batch,), generator=stream).to(env.device)
         of_any = module.head(generator(self.draw(env, len(any_label), stream), any_label))  # type: ignore[operator]
-        with torch.no_grad():
-            same = module.head(generator(self.draw(env, len(y), stream), y))  # type: ignore[operator]
-        return fading * (self.alpha * cross_entropy(of_any, any_label) + self.beta * kl(same, logits))
+        loss = self.alpha * cross_entropy(of_any, any_label)
+        if self.beta:  # FedKF's form of FedGen has b = 0, and does not run this branch
+            with torch.no_grad():
+                same = module.head(generator(self.draw(env, len(y), stream), y))  # type: ignore[operator]
+            loss = loss + self.beta * kl(same, logits)
+        return fading * loss
 
     def draw(self, env: Env, count: int, stream: torch.Generator) -> Tensor:
         """ε ~ N(0, I)."""
@@ -117,8 +121,8 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
             return server
         generator = self.make_generator(env, server.generator).train()
         artist = Learner(generator, optimizer_of("adam", generator, self.generator_lr)).recall(server.adam)
-        heads = [frozen(env.module(upload.weights)).head for upload in sent(kept)]
-        counts, stream = counts_of(sent(kept)), env.stream("generator")
+        heads = [frozen(env.module(upload.weights)).head for upload in uploads_of(kept)]
+        counts, stream = counts_of(uploads_of(kept)), env.stream("generator")
         for _ in range(self.generator_steps):
             y = draw_labels(counts.sum(0) > 0, self.generator_batch, stream)
             shares, z, y = class_shares(counts)[:, y].to(env.device), self.draw(env, len(y), stream), y.to(env.device)

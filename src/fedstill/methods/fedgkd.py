@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.gather import Gather, Remember, Update, average, mean
@@ -32,7 +32,7 @@ class Recent:
 class Lesson:
     """What goes down: w, the teacher (None: w itself), and whether there is anything to distil yet."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     teacher: State | None
     distil: bool
 
@@ -43,6 +43,8 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
     """CE + γ/2 KL(teacher ‖ student) on local data, from the second round; γ = 0 is FedAvg."""
 
     paper = "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, 2024"
+    private_learners = 1
+    server_sums = "samples"
     gamma: float = setting(0.2, ge=0, doc="weight of the distillation (γ)")
     buffer: int = setting(5, ge=1, doc="how many global models teach")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
@@ -86,6 +88,10 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
         return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
+
+    def uploads(self) -> type:
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
 
     def models(self, env: Env, server: Recent) -> Mapping[str, State]:
         """`active` and, with `Remember`, `overall`."""

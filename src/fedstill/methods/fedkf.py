@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.method import Env, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
+from fedstill.data.kinds import Image
 from fedstill.data.samples import Samples
 from fedstill.models import build_generator
+from fedstill.models.classifier import embedded
 from fedstill.parts.averaging import Averaging, Global
 from fedstill.parts.gather import Remember, Update
 from fedstill.parts.learner import Learner, Memory, frozen
@@ -28,7 +30,7 @@ from fedstill.parts.losses import activation, class_entropy, cross_entropy, kl, 
 class Teaching:
     """What goes down: w, and the teacher ŵ (None: w itself is the teacher, FedKF−)."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     teacher: State | None
 
 
@@ -51,10 +53,14 @@ class KnowledgeFusion(Averaging):
     paper = (
         "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
     )
+    private_learners = 1
+    server_sums = "samples"
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ, 8)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁, 5)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂, 5)")
-    generator: str = setting("light", doc="light, dafl or dcgan; noise: plain noise images, nothing learnt")
+    generator: str = setting(
+        "light", doc="light (any data), dafl or dcgan (images); noise: plain noise, nothing learnt"
+    )
     channels: int | None = setting(None, ge=1, doc="width of the light generator")
     noise: int = setting(100, ge=1, doc="length of z")
     generator_lr: float | None = setting(
@@ -77,7 +83,7 @@ class KnowledgeFusion(Averaging):
         if self.generator == "noise":
             return None
         with seeded(env.at(0).key("generator")):
-            return build_generator(self.generator, env.shape, self.noise, env.mean, env.std, self.channels)
+            return build_generator(self.generator, env.kind, self.noise, self.channels)
 
     def client(self, env: Env, state: Imagination, down: Teaching, data: Samples) -> tuple[Imagination, Update]:
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
@@ -93,9 +99,13 @@ class KnowledgeFusion(Averaging):
             imagined = self.imagine(env, artist, stream)
             features = teacher.features(imagined)  # type: ignore[operator]
             wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
+            lesson = (x, y, imagined.detach(), wisdom.detach())
+            if self.rivals(env):  # the generator looks for what the student does not know even after its step
+                student.step(*self.student_loss(student, *lesson))
             if artist is not None:
                 artist.step(self.generator_loss(env, wisdom, features, student, imagined))
-            student.step(self.student_loss(student.module, x, y, imagined.detach(), wisdom.detach()))
+            if not self.rivals(env):
+                student.step(*self.student_loss(student, *lesson))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
         if artist is None:
             return Imagination({}, {}, kept), upload
@@ -118,8 +128,7 @@ class KnowledgeFusion(Averaging):
         """x̂ = g(z), z ~ N(0, I): made once for both steps."""
         if artist is not None:
             return artist(torch.randn(self.batch, self.noise, generator=stream).to(env.device))
-        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (env.mean, env.std))
-        return ((torch.rand(self.batch, *env.shape, generator=stream) - mean) / std).to(env.device)
+        return env.kind.noise(self.batch, stream).to(env.device)
 
     def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
         """(5) L_G = L_IE + λ₁ L_OH + λ₂ L_A on the teacher's view of the imagined batch."""
@@ -127,17 +136,28 @@ class KnowledgeFusion(Averaging):
         if self.profile == "authors":
             entropy = 1 + entropy / math.log(env.classes)
         loss = entropy + self.lambda1 * one_hot(wisdom) + self.lambda2 * activation(features)
-        if self.profile == "authors" and env.shape[0] == 3:  # also look for what the student does not know yet
-            loss = loss - self.gamma * kl(wisdom, student(imagined))
+        if self.rivals(env):  # the teacher is a constant here: the student alone is to be put in doubt
+            loss = loss - self.gamma * kl(wisdom.detach(), student.freely(imagined))
         return loss
 
-    def student_loss(self, module: nn.Module, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor) -> Tensor:
-        """(8) L = L_CE + γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
-            real, fancied = module(x), module(imagined)
+    def rivals(self, env: Env) -> bool:
+        """Does the generator also get −γ·KL, as in the authors' code on colour images?"""
+        return self.profile == "authors" and isinstance(env.kind, Image) and env.shape[0] == 3
+
+    def student_loss(
+        self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(8) L_CE and γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
+        if student.private or any(isinstance(p, nn.modules.batchnorm._BatchNorm) for p in student.module.modules()):
+            real, fancied = student(x), student.freely(imagined)
         else:  # nothing in the module mixes samples: one pass serves both
-            real, fancied = module(torch.cat([x, imagined])).split([len(x), len(imagined)])
-        return cross_entropy(real, y) + self.gamma * kl(wisdom, fancied)
+            both = torch.cat([embedded(student.module, x), embedded(student.module, imagined)])
+            real, fancied = torch.split(student(both), [len(x), len(imagined)])
+        return cross_entropy(real, y), self.gamma * kl(wisdom, fancied)
+
+    def private_steps(self, env: Env, count: int) -> int:
+        """As many as `pace` gives; imagined samples cost nothing."""
+        return self.pace(env).steps(count)
 
     def pace(self, env: Env) -> "KnowledgeFusion":
         """The authors give every client the same number of steps; the paper gives it E epochs of its own data."""

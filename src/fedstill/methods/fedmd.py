@@ -33,16 +33,16 @@ class FedMD(LogitExchange):
         count = len(env.public)
         if self.alignment is None or self.alignment >= count:
             return torch.arange(count)
-        drawn = torch.randperm(count, generator=env.at(env.round).stream("alignment"))
-        return drawn[: self.alignment].sort().values
+        order = torch.randperm(count, generator=env.at(env.round).stream("alignment"))
+        return order[: self.alignment].sort().values
 
     def study(self, env: Env, learner: Learner, turns: int, down: Wisdom) -> None:
         """Transfer learning in the first turn; then digest: mean |f_k(x) − consensus|."""
         if turns == 0 and self.pretrain:
             every = torch.arange(len(env.public))
             for logits, labels, _ in self.lessons(env, learner, every, self.pretrain, purpose="pretraining"):
-                learner.step(cross_entropy(logits, labels))
+                learner.step(free=cross_entropy(logits, labels))
         if down.logits is not None and down.index is not None:
             consensus = down.logits.to(env.device)
             for logits, _, at in self.lessons(env, learner, down.index, self.digest):
-                learner.step((logits - consensus[at]).abs().mean())
+                learner.step(free=(logits - consensus[at]).abs().mean())

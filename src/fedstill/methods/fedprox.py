@@ -22,6 +22,8 @@ class FedProx(Averaging):
     """Cross-entropy plus μ/2 ‖w − w_t‖²; μ = 0 is FedAvg."""
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+    private_learners = 1
+    server_sums = "samples"
     mu: float = setting(0.001, ge=0, doc="strength of the proximal term (μ)")
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:
@@ -29,8 +31,7 @@ class FedProx(Averaging):
         learner = self.learner(env, env.module(down.weights))
         anchor = [p.detach().clone() for p in learner.parameters]
         for x, y in self.batches(env, data, learner.module):
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
             with torch.no_grad():
                 drift = torch._foreach_sub(learner.parameters, anchor)
-                learner.apply(torch._foreach_add(gradients, drift, alpha=self.mu))
+            learner.step(cross_entropy(learner(x), y), shift=drift, pull=self.mu)
         return self.gather.outgoing(env, state, learner.weights)

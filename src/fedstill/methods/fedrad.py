@@ -17,7 +17,7 @@ from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Broadcast, Global
-from fedstill.parts.gather import Everyone, Gather, Update, mean
+from fedstill.parts.gather import Everyone, Gather, Update, average, mean
 from fedstill.parts.learner import LocalTraining, Memory
 from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relation_gap, relations
 
@@ -37,6 +37,8 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
     """Algorithm 1: both models are trained together; the trained copy of the global model is uploaded."""
 
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
+    private_learners = 2
+    server_sums = "plain"
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
     lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")
@@ -47,7 +49,15 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
     alpha_min: float = setting(0.3, ge=0, le=1, doc="α does not fall below it")
     delta: float = setting(1.0, gt=0, doc="where the Huber loss turns linear (δ, 8)")
     paper_mu: bool = setting(False, doc="divide the pairs' distances by their sum over B², as (7) is written")
-    pairs: Literal["mean", "sum"] = setting("mean", doc="mean over pairs, or their sum, as (8) is written")
+    pairs: Literal["mean", "letter", "sum"] = setting(
+        "mean", doc="L_RKD: mean over pairs; letter: (8) divided by B as the other sums are; sum: (8) beside means"
+    )
+    weighting: Literal["mean", "samples"] = setting(
+        "mean", doc="the server's mean of the copies: plain (line 8), or by samples (1)"
+    )
+    local_start: Literal["downloaded", "own"] = setting(
+        "downloaded", doc="the local model starts as the first w_g that arrives, or from a seed of the client's own"
+    )
     relational: bool = setting(True, doc="distil relations; false: single samples only (no L_RKD)")
     adaptive_weight: bool = setting(True, doc="λ from the entropy; false: λ = 0.5 (no EWAW)")
     adaptive_alpha: bool = setting(True, doc="α decays; false: α stays α₀ (no EDA)")
@@ -64,8 +74,8 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
         return Global(weights, self.gather.init(env, weights))
 
     def init_client(self, env: Env) -> Local:
-        """No local model yet: it starts as the first w_g that arrives."""
-        return Local(None, {}, None)
+        """The client's own w_i (line 1), or none yet: then it starts as the first w_g that arrives."""
+        return Local(env.initial(env.client) if self.local_start == "own" else None, {}, None)
 
     def download(self, env: Env, server: Global) -> Broadcast:
         """w_g (line 6)."""
@@ -83,6 +93,10 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
             copy.step(for_copy)
         kept, upload = self.gather.outgoing(env, state.kept, copy.weights)
         return Local(local.weights, local.memory, kept), upload
+
+    def mixing(self) -> str | None:
+        """L_RKD compares pairs of samples."""
+        return "relational = true compares pairs of samples; set relational=false" if self.relational else None
 
     def alpha(self, env: Env) -> float:
         """α of this round (EDA)."""
@@ -107,13 +121,20 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
         return local, alpha * cross_entropy(other, y) + (1 - alpha) * copy
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
-        """w_g ← the plain mean of the uploaded copies (line 8)."""
+        """w_g ← the plain mean of the uploaded copies (line 8), or their mean by samples (1)."""
         memory, kept = self.gather.gather(env, server.memory, replies)
-        return Global(mean([r.upload.weights for r in kept if r.upload]) if kept else server.weights, memory)
+        if not kept:
+            return Global(server.weights, memory)
+        plain_mean = self.weighting == "mean"
+        return Global(mean([r.upload.weights for r in kept if r.upload]) if plain_mean else average(kept), memory)
 
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
         return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
+
+    def uploads(self) -> type:
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
 
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`global`, and with `Remember` also `overall`."""

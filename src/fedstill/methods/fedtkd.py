@@ -39,7 +39,7 @@ class FedTKD(LogitExchange):
     def study(self, env: Env, learner: Learner, turns: int, down: Wisdom) -> None:
         """Algorithm 3, step 1: one epoch on the public set by (23)."""
         for logits, labels, at in self.lessons(env, learner, self.rows(env)):
-            learner.step(self.public_loss(logits, labels, at, down))
+            learner.step(free=self.public_loss(logits, labels, at, down))
 
     def public_loss(self, logits: Tensor, labels: Tensor, at: Tensor, down: Wisdom) -> Tensor:
         """(23) (1 − w_y) CE + w_y KD, sample by sample; CE alone while there are no global logits."""

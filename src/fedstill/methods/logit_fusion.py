@@ -21,4 +21,4 @@ class LogitFusion(LogitExchange):
         if down.logits is not None and down.index is not None:
             taught = down.logits.to(env.device)
             for logits, _, at in self.lessons(env, learner, down.index):
-                learner.step(kl(taught[at], logits, self.temperature))
+                learner.step(free=kl(taught[at], logits, self.temperature))

@@ -30,6 +30,7 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
 
     needs_public = True
     one_architecture = False
+    private_learners = 1
     lr: float = setting(1e-3, gt=0, doc="learning rate of the clients")
     epochs: int = setting(1, ge=1, doc="epochs on the private set in a round")
     optimizer: Optimizer = setting("adam", doc="sgd or adam")
@@ -74,21 +75,23 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
         learner = self.learner(env, voice).recall(state.memory)
         self.study(env, learner, state.turns, down)
         for x, y in self.batches(env, data, voice):
-            learner.step(cross_entropy(voice.own(x), y))
+            with learner.watched():
+                own = voice.own(x)
+            learner.step(cross_entropy(own, y))
         rows = self.rows(env.at(env.round + 1))
-        upload = PublicLogits(predict(voice, env.public.images(rows).to(env.device)).cpu(), rows)
+        upload = PublicLogits(predict(voice, env.public.inputs(rows).to(env.device)).cpu(), rows)
         return Private(weights_of(voice.own), weights_of(voice.head), learner.memory, state.turns + 1), upload
 
     def lessons(
         self, env: Env, learner: Learner, rows: Tensor, epochs: int = 1, purpose: str = "public"
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The learner's logits on batches of these public samples, their labels, and their places among the rows."""
-        images, labels = env.public.images(rows).to(env.device), env.public.y[rows].to(env.device)
+        images, labels = env.public.inputs(rows).to(env.device), env.public.y[rows].to(env.device)
         places, alone = torch.arange(len(rows), device=env.device), refuses_one(learner.module)
         for x, y, at in minibatches(
             env, purpose, images, labels, places, size=self.batch, epochs=epochs, drop_single=alone
         ):
-            yield learner(x), y, at
+            yield learner.freely(x), y, at
 
     def server(self, env: Env, server: Exchange, replies: Sequence[Reply[PublicLogits]]) -> Exchange:
         """Whom to believe is the gather's affair; what follows from their logits, the method's."""

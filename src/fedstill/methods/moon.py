@@ -33,6 +33,8 @@ class Moon(Averaging):
     """CE + μ ℓ_con (5), on features of the local, the global and the previous local model; μ = 0 is FedAvg."""
 
     paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
+    private_learners = 1
+    server_sums = "samples"
     tau: float = setting(0.5, gt=0, doc="temperature of the similarities (τ)")
     mu: float = setting(1.0, ge=0, doc="weight of the contrast (μ)")
 
@@ -46,8 +48,9 @@ class Moon(Averaging):
             if near is None or far is None:
                 learner.step(cross_entropy(learner(x), y))
                 continue
-            features: Tensor = learner.module.features(x)  # type: ignore[operator]
-            logits: Tensor = learner.module.head(features)  # type: ignore[operator]
+            with learner.watched():
+                features: Tensor = learner.module.features(x)  # type: ignore[operator]
+                logits: Tensor = learner.module.head(features)  # type: ignore[operator]
             with torch.no_grad():
                 wanted, left = near.features(x), far.features(x)  # type: ignore[operator]
             learner.step(cross_entropy(logits, y) + self.mu * contrast(features, wanted, left, self.tau))

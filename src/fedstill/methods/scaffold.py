@@ -16,8 +16,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import Gather, Remember, drawn, mean
+from fedstill.parts.gather import Gather, Remember, mean, stepped
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.losses import cross_entropy
 
@@ -43,7 +42,7 @@ class Course:
 class Heading:
     """What goes down: w and c."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     control: State
 
 
@@ -60,6 +59,8 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
     """Algorithm 1 with option II; steps along g − c_i + c, so the drift of c_i's gradients cancels."""
 
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
+    private_learners = 1
+    server_sums = "plain"
     server_lr: float = setting(1.0, gt=0, doc="step size of the server (η_g)")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
 
@@ -68,7 +69,6 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         if self.optimizer != "sgd" or self.momentum:
             found = f"optimizer = {self.optimizer}" if self.optimizer != "sgd" else f"momentum = {self.momentum}"
             raise UsageError(f"{found}: scaffold reads gradients off its steps; must be sgd without momentum")
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Course:
         """w⁰; c = 0."""
@@ -90,8 +90,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         steer = [(down.control[n] - state.control[n]).to(env.device) for n in names]
         steps = 0
         for x, y in self.batches(env, data, learner.module):
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
-            learner.apply(tuple(torch._foreach_add(gradients, steer)))
+            learner.step(cross_entropy(learner(x), y), shift=steer)
             steps += 1
         weights = learner.weights
         if not steps:
@@ -108,7 +107,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
             return Course(server.weights, server.control, memory)
         drift = mean([u.change for u in uploads])
         pulls = [self.server_lr / len(uploads)] * len(uploads)
-        weights = drawn(server.weights, [u.weights for u in uploads], pulls, drift)
+        weights = stepped(server.weights, [u.weights for u in uploads], pulls, drift)
         share = len(uploads) / env.clients
         return Course(weights, {n: c + share * drift[n] for n, c in server.control.items()}, memory)
 

@@ -1,17 +1,28 @@
-"""Named architectures: classifiers with features and logits, and image generators."""
+"""Named architectures: classifiers with features and logits, and generators, by kind of data."""
 
-from fedstill.models import cnn, lenet, mlp, resnet  # noqa: F401  # so that they are registered
-from fedstill.models.build import Spec, build_model, initial
+from fedstill.models import (  # noqa: F401  # so that they are registered
+    cnn,
+    generator_others,
+    lenet,
+    mlp,
+    resnet,
+    sequence,
+    tabular,
+    text,
+)
+from fedstill.models.build import Spec, auto, build_model, initial
 from fedstill.models.classifier import Classifier, Shape
 from fedstill.models.cost import multiply_adds
-from fedstill.models.generator import ImageGenerator, build_generator
+from fedstill.models.generator import Generator, ImageGenerator, build_generator
 from fedstill.models.registry import generators, models
 
 __all__ = [
     "Classifier",
+    "Generator",
     "ImageGenerator",
     "Shape",
     "Spec",
+    "auto",
     "build_generator",
     "build_model",
     "generators",

@@ -7,28 +7,30 @@ after it may follow, and is left off: logits are logits). A module with neither 
 
 import copy
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
+from fedstill.core.kind import Kind
 from fedstill.core.rng import seeded
-from fedstill.models.classifier import Classifier, Shape
+from fedstill.models.classifier import Classifier
 
 
-def adopt(own: nn.Module, shape: Shape, classes: int, title: str) -> Classifier:
-    """Make `own` a classifier, after a trial on two images; `title` names it in errors."""
+def adopt(own: nn.Module, kind: Kind, classes: int, title: str) -> Classifier:
+    """Make `own` a classifier, after a trial on two samples of noise; `title` names it in errors."""
     if isinstance(own, Classifier):
-        trial(copy.deepcopy(own), shape, classes, title)
+        trial(copy.deepcopy(own), kind, classes, title)
         return own
     seen: list[tuple[str, Tensor, Tensor]] = []
     probe = copy.deepcopy(own)
     for name, layer in probe.named_modules():
         if isinstance(layer, nn.Linear):
             layer.register_forward_hook(lambda _, inputs, output, name=name: seen.append((name, inputs[0], output)))
-    output = trial(probe, shape, classes, title)
-    declared = _declared(probe, output, shape)
+    output = trial(probe, kind, classes, title)
+    declared = _declared(probe, output, kind)
     if declared is not None:
         return Declared(own, declared.shape[1])
     if seen and _same_prediction(seen[-1][2], output):
@@ -37,19 +39,42 @@ def adopt(own: nn.Module, shape: Shape, classes: int, title: str) -> Classifier:
     return Opaque(own, title)
 
 
-def trial(model: nn.Module, shape: Shape, classes: int, title: str) -> Tensor:
-    """What the model gives for two images of noise; refuses anything but (2, classes). It is left in eval mode."""
+def trial(model: nn.Module, kind: Kind, classes: int, title: str) -> Tensor:
+    """The logits that the model gives for two samples of noise; refuses anything but (2, classes).
+
+    The model is left in evaluation mode.
+    """
+    many = f"{kind.plural} of shape {kind.shape}"
     try:
-        output = _run(model.eval(), _noise(shape))
+        given = _run(model.eval(), _noise(kind))
     except Exception as problem:
-        raise UsageError(f"model = {title}: cannot take images of shape {shape}: {one_line(problem)}") from problem
-    if not isinstance(output, Tensor):
-        raise UsageError(f"model = {title}: gives a {type(output).__name__}, must give a tensor of logits")
+        raise UsageError(f"model = {title}: cannot take {many}: {one_line(problem)}") from problem
+    output = logits_of(given)
+    if output is None:
+        raise UsageError(f"model = {title}: gives a {type(given).__name__}, must give a tensor of logits")
     if output.dim() != 2 or len(output) != 2:
-        raise UsageError(f"model = {title}: gives {tuple(output.shape)} for 2 images, must give (2, {classes})")
+        raise UsageError(f"model = {title}: gives {tuple(output.shape)} for 2 {kind.plural}, must give (2, {classes})")
     if output.shape[1] != classes:
         raise UsageError(f"model = {title}: gives {output.shape[1]} outputs, data have {classes} classes")
     return output
+
+
+@runtime_checkable
+class HasLogits(Protocol):
+    """What models of `transformers` and their like give."""
+
+    logits: Tensor
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits in what a module gives: a tensor, an object or a dictionary with `logits`, the first of a tuple."""
+    if isinstance(output, HasLogits):
+        return output.logits
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    return output if isinstance(output, Tensor) else None
 
 
 def one_line(problem: Exception) -> str:
@@ -57,8 +82,8 @@ def one_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
 
 
-def _noise(shape: Shape) -> Tensor:
-    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+def _noise(kind: Kind) -> Tensor:
+    return kind.noise(2, torch.Generator().manual_seed(0))
 
 
 def _run(call: Any, *inputs: Tensor) -> Any:
@@ -66,12 +91,12 @@ def _run(call: Any, *inputs: Tensor) -> Any:
         return call(*inputs)
 
 
-def _declared(probe: nn.Module, output: Tensor, shape: Shape) -> Tensor | None:
+def _declared(probe: nn.Module, output: Tensor, kind: Kind) -> Tensor | None:
     features, head = getattr(probe, "features", None), getattr(probe, "head", None)
     if not callable(features) or not isinstance(head, nn.Module):
         return None
     try:
-        vectors: Tensor = _run(features, _noise(shape))
+        vectors: Tensor = _run(features, _noise(kind))
         agree = vectors.dim() == 2 and torch.allclose(_run(head, vectors), output, atol=1e-5)
     except Exception:  # `features` that mean something else, such as the convolutions of a VGG
         return None
@@ -83,6 +108,14 @@ def _same_prediction(logits: Tensor, output: Tensor) -> bool:
         return False
     chances = logits.softmax(1)
     return torch.allclose(output.softmax(1), chances, atol=1e-5) or torch.allclose(output, chances, atol=1e-5)
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A module for texts that says how it turns tokens into numbers, and takes these as well."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The embeddings (batch, length, width) of tokens (batch, length)."""
 
 
 class Adopted(Classifier):
@@ -113,9 +146,21 @@ class Adopted(Classifier):
         self._own.train(mode)
         return self
 
+    def embed(self, x: Tensor) -> Tensor:
+        """By the module's own `embed`, where it has one; numbers of words are refused where it has none."""
+        own = self._own
+        if isinstance(own, Embeds) and not x.is_floating_point():
+            return own.embed(x)
+        if not x.is_floating_point():
+            raise UsageError(
+                f"model = {type(own).__qualname__}: texts are imagined as embeddings; "
+                "give it embed(tokens), and let forward take what embed gives"
+            )
+        return x
+
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """The feature vectors (batch, width) of the images x."""
+        """The feature vectors (batch, width) of the inputs x."""
 
 
 class Declared(Adopted):
@@ -166,7 +211,8 @@ class Opaque(Adopted):
 
     def logits(self, x: Tensor) -> Tensor:
         """What the module gives."""
-        logits: Tensor = self._own(x)
+        logits = logits_of(self._own(x))
+        assert logits is not None, "the trial saw logits"
         return logits
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every method expects of a model: `logits(x) = head(features(x))`."""
+"""What every method expects of a model: `logits(x) = head(features(x))`, and `features(x) = features(embed(x))`."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -7,13 +7,26 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
+from fedstill.core.kind import Kind, sides
+from fedstill.core.registry import Registry
+from fedstill.data.kinds import Image, Plain, Series
 
-Shape = tuple[int, int, int]
-"""Channels, height, width of one image."""
+Shape = tuple[int, ...]
+"""Of one input: channels, height, width of an image; channels, time of a series; …"""
+
+
+def as_kind(what: Kind | Shape) -> Kind:
+    """A kind as it is; of a shape alone, images for three sides, series for two, plain arrays for the rest."""
+    if isinstance(what, Kind):
+        return what
+    return Image(what) if len(what) == 3 else Series(what) if len(what) == 2 else Plain(what)
 
 
 class Classifier(nn.Module, ABC):
-    """Images in, logits out, by way of a feature vector."""
+    """Inputs in, logits out, by way of a feature vector."""
+
+    takes: ClassVar[tuple[str, ...]] = ("image",)
+    """The kinds of data it takes, by name."""
 
     layout: ClassVar[torch.memory_format] = torch.contiguous_format
     """The memory layout it computes in. It changes speed and last bits, so each model fixes its own."""
@@ -28,10 +41,14 @@ class Classifier(nn.Module, ABC):
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """The feature vectors (batch, width) of the images x."""
+        """The feature vectors (batch, width) of the inputs x."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Inputs as a generator would make them: real numbers. Only texts are anything else."""
+        return x
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits (batch, classes) of the images x."""
+        """The logits (batch, classes) of the inputs x."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -41,25 +58,26 @@ class Classifier(nn.Module, ABC):
 
 
 class Network(Classifier):
-    """An architecture of this package: a body that ends in feature vectors, then a head."""
+    """An architecture of this package that asks for the shape of inputs alone: a body, then a head."""
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()
-        self._check(shape)
+        if len(shape) == 3:
+            self._check_sides(shape)
         self.body, self.head = self.layers(shape, classes)
         self.width = next(layer.in_features for layer in self.head.modules() if isinstance(layer, nn.Linear))
         self.to(memory_format=self.layout)  # type: ignore[call-overload]  # torch's stub lacks it
 
     @abstractmethod
     def layers(self, shape: Shape, classes: int) -> tuple[nn.Module, nn.Module]:
-        """The body and the head for images of this shape."""
+        """The body and the head for inputs of this shape."""
 
     def features(self, x: Tensor) -> Tensor:
-        """The feature vectors (batch, width) of the images x."""
+        """The feature vectors (batch, width) of the inputs x."""
         features: Tensor = self.body(arrange(x, self.layout))
         return features
 
-    def _check(self, shape: Shape) -> None:
+    def _check_sides(self, shape: Shape) -> None:
         _, height, width = shape
         if self.pixels is None:
             fits, allowed = min(height, width) >= self.smallest, f"at least {self.smallest} × {self.smallest}"
@@ -68,6 +86,21 @@ class Network(Classifier):
             allowed = " or ".join(f"{side} × {side}" for side in self.pixels)
         if not fits:
             raise UsageError(f"takes images of {allowed} pixels, data have {height} × {width}")
+
+
+def embedded(module: nn.Module, x: Tensor) -> Tensor:
+    """Inputs as a generator would make them, by the module's own embedding where it has one."""
+    return module.embed(x) if isinstance(module, Classifier) else x
+
+
+def refuse_other_kinds(model: type[Classifier], kind: Kind, known: "Registry[type[Classifier]]") -> None:
+    """Refuse a model for another kind of data, naming those that fit."""
+    name = Registry.name_of(type(kind))
+    if name not in model.takes:
+        fitting = [other for other in known if name in known[other].takes]
+        raise UsageError(
+            f"is not for {name} data ({kind.plural} of {sides(kind.shape)}); fitting: {', '.join(fitting)}"
+        )
 
 
 def arrange(x: Tensor, layout: torch.memory_format) -> Tensor:

@@ -1,35 +1,26 @@
-"""Generators that are told a label: of images (DaFKD, FedFTG) and of feature vectors (FedGen).
+"""Generators that are told a label: of samples of any kind (DaFKD, FedFTG) and of feature vectors (FedGen).
 
 All are called as `generator(z, y)` with noise (batch, noise) and class numbers (batch,).
 """
-
-from collections.abc import Sequence
-from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fedstill.models.classifier import Shape
-from fedstill.models.generator import ImageGenerator, build_generator
+from fedstill.core.kind import Kind
+from fedstill.models.finish import finish
+from fedstill.models.generator import Generator, build_generator
 
 
 class EmbeddingGenerator(nn.Module):
     """DaFKD 4.1: embeddings of label and noise, then fully connected layers with BatchNorm and LeakyReLU (final).
 
-    The widths are ours: two embeddings of `width`, a hidden layer of four times that, and the image.
+    The widths are ours: two embeddings of `width`, a hidden layer of four times that, and the sample.
     """
 
-    mean: Tensor
-    std: Tensor
-
-    def __init__(
-        self, shape: Shape, classes: int, noise: int, mean: Sequence[float], std: Sequence[float], width: int = 64
-    ) -> None:
+    def __init__(self, kind: Kind, classes: int, noise: int, width: int = 64) -> None:
         super().__init__()
-        self.shape = shape
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.shape = kind.imagined_shape
         self.label = nn.Embedding(classes, width)
         self.noise = nn.Linear(noise, width)
         self.body = nn.Sequential(
@@ -37,32 +28,33 @@ class EmbeddingGenerator(nn.Module):
             nn.Linear(2 * width, 4 * width),
             nn.BatchNorm1d(4 * width),
             nn.LeakyReLU(0.2),
-            nn.Linear(4 * width, prod(shape)),
-            nn.Sigmoid(),
+            nn.Linear(4 * width, kind.width),
         )
+        self.finish = finish(kind)
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        """Images of the noise z for the labels y, normalised as the data are."""
-        pixels: Tensor = self.body(torch.cat([self.label(y), self.noise(z)], 1))
-        return (pixels.view(-1, *self.shape) - self.mean) / self.std
+        """Samples of the noise z for the labels y, normalised as the data are."""
+        raw: Tensor = self.body(torch.cat([self.label(y), self.noise(z)], 1))
+        samples: Tensor = self.finish(raw.view(-1, *self.shape))
+        return samples
 
 
 class LabelledGenerator(nn.Module):
-    """Any registered image generator, told the label as a one-hot vector beside the noise (final).
+    """Any registered generator, told the label as a one-hot vector beside the noise (final).
 
     With no classes it is not told the label at all.
     """
 
-    def __init__(self, image: ImageGenerator, classes: int) -> None:
+    def __init__(self, generator: Generator, classes: int) -> None:
         super().__init__()
-        self.image = image
+        self.image = generator
         self.classes = classes
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        """Images of the noise z for the labels y."""
+        """Samples of the noise z for the labels y."""
         told = torch.cat([z, one_hot(y, self.classes).to(z.dtype)], 1) if self.classes else z
-        images: Tensor = self.image(told)
-        return images
+        samples: Tensor = self.image(told)
+        return samples
 
 
 class FeatureGenerator(nn.Module):
@@ -81,27 +73,44 @@ class FeatureGenerator(nn.Module):
         return features
 
 
-def build_conditional(
-    name: str,
-    shape: Shape,
-    classes: int,
-    noise: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    channels: int | None = None,
-) -> nn.Module:
-    """`embedding`, or a registered image generator that is told the label; `classes` = 0: told nothing."""
+class EmbeddedFeatures(nn.Module):
+    """FedGen as DaFKD and FedRAD use it: two embeddings, of noise and label, then two fully connected layers (final).
+
+    Both hidden layers have LeakyReLU and BatchNorm.
+    """
+
+    def __init__(self, width: int, classes: int, noise: int, hidden: int = 256) -> None:
+        super().__init__()
+        self.label = nn.Embedding(classes, hidden)
+        self.noise = nn.Linear(noise, hidden)
+        self.body = nn.Sequential(
+            nn.BatchNorm1d(2 * hidden),
+            nn.LeakyReLU(0.2),
+            nn.Linear(2 * hidden, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.LeakyReLU(0.2),
+            nn.Linear(hidden, width),
+        )
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        """Feature vectors of the noise z for the labels y."""
+        features: Tensor = self.body(torch.cat([self.noise(z), self.label(y)], 1))
+        return features
+
+
+def build_conditional(name: str, kind: Kind, classes: int, noise: int, channels: int | None = None) -> nn.Module:
+    """`embedding`, or a registered generator that is told the label; `classes` = 0: told nothing."""
     if name == "embedding":
-        return EmbeddingGenerator(shape, classes, noise, mean, std)
-    return LabelledGenerator(build_generator(name, shape, noise + classes, mean, std, channels), classes)
+        return EmbeddingGenerator(kind, classes, noise)
+    return LabelledGenerator(build_generator(name, kind, noise + classes, channels), classes)
 
 
-def feature_width(module: nn.Module, shape: Shape) -> int:
+def feature_width(module: nn.Module, kind: Kind) -> int:
     """How long the module's feature vectors are, found by a trial; a module without features says so."""
     mode = module.training
     module.eval()
     device = next(module.parameters()).device
     with torch.no_grad():
-        features: Tensor = module.features(torch.zeros(1, *shape, device=device))  # type: ignore[operator]
+        features: Tensor = module.features(kind.noise(1, torch.Generator()).to(device))  # type: ignore[operator]
     module.train(mode)
     return features.shape[1]

@@ -1,7 +1,6 @@
-"""Generators of images from noise, for distillation without data."""
+"""Generators of images from noise, for distillation without data; `build_generator` finds those of all kinds."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -9,48 +8,67 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstill.core.errors import UsageError
+from fedstill.core.kind import Kind
+from fedstill.core.registry import Registry
+from fedstill.data.kinds import Image
 from fedstill.models.classifier import Shape, arrange
-from fedstill.models.registry import generators
+from fedstill.models.registry import generators, generators_by_kind
 from fedstill.models.weights import he_normal
 
 
-def build_generator(
-    name: str, shape: Shape, noise: int, mean: Sequence[float], std: Sequence[float], channels: int | None = None
-) -> "ImageGenerator":
-    """The generator registered as `name`: `noise` numbers in, images of `shape` out, normalised by mean and std."""
+def build_generator(name: str, kind: Kind, noise: int, channels: int | None = None) -> "Generator":
+    """The generator registered as `name`: `noise` numbers in, inputs of this kind out, normalised as the data are.
+
+    `light` has a form for every kind of data; the others make images.
+    """
     make = generators[name]
+    if not isinstance(kind, Image):
+        if name != "light":
+            raise UsageError(f"generator = {name!r}: makes images, data are {kind.plural}; use light")
+        make = generators_by_kind[Registry.name_of(type(kind))]
     try:
-        generator: ImageGenerator = make(shape, noise, mean, std, channels)
+        generator: Generator = make(kind, noise, channels)
     except UsageError as problem:
         raise UsageError(f"generator = {name!r}: {problem}") from problem
     return generator
 
 
-class ImageGenerator(nn.Module, ABC):
-    """Noise (batch, noise) to images (batch, *shape) that a classifier takes for the data set's."""
+class Generator(nn.Module, ABC):
+    """Noise (batch, noise) to samples (batch, *kind.imagined_shape) that a classifier takes for the data set's."""
 
     channels: ClassVar[int]
     """Its usual width."""
     lr: ClassVar[float] = 1e-3
     """The rate at which it learns well from a frozen teacher, by Adam."""
+
+    def __init__(self, noise: int, channels: int | None) -> None:
+        super().__init__()
+        self.wide = self.channels if channels is None else channels
+        if noise < 1 or self.wide < 2:
+            raise UsageError(f"noise must be ≥ 1 and channels ≥ 2, got {noise} and {self.wide}")
+        self.noise = noise
+
+    @abstractmethod
+    def forward(self, z: Tensor) -> Tensor:
+        """The samples of the noise z, normalised as the data are."""
+
+
+class ImageGenerator(Generator, ABC):
+    """Noise to images."""
+
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self, shape: Shape, noise: int, mean: Sequence[float], std: Sequence[float], channels: int | None = None
-    ) -> None:
-        super().__init__()
+    def __init__(self, kind: Image, noise: int, channels: int | None = None) -> None:
+        super().__init__(noise, channels)
+        shape, mean, std = kind.shape, kind.mean, kind.std
         if any(side % 4 for side in shape[1:]):
             raise UsageError(f"makes images whose sides are multiples of 4, data have {shape[1]} × {shape[2]}")
         if not len(mean) == len(std) == shape[0]:
             raise UsageError(f"needs one mean and std for each of {shape[0]} channels, got {len(mean)} and {len(std)}")
-        channels = self.channels if channels is None else channels
-        if noise < 1 or channels < 2:
-            raise UsageError(f"noise must be ≥ 1 and channels ≥ 2, got {noise} and {channels}")
-        self.noise = noise
         self.register_buffer("mean", torch.tensor(list(mean), dtype=torch.float32).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(-1, 1, 1), persistent=False)
-        self.body = nn.Sequential(*self.layers(shape, noise, channels))
+        self.body = nn.Sequential(*self.layers(shape, noise, self.wide))
 
     @abstractmethod
     def layers(self, shape: Shape, noise: int, channels: int) -> list[nn.Module]:

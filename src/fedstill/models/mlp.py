@@ -12,6 +12,7 @@ from fedstill.models.registry import models
 class MLP(Network):
     """One hidden layer of 64, whose outputs are the features: for 8×8 digits, tables and quick trials."""
 
+    takes = ("image", "series", "table", "plain")
     smallest = 1
 
     def layers(self, shape: Shape, classes: int) -> tuple[nn.Module, nn.Module]:

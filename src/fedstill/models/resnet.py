@@ -96,6 +96,15 @@ class ResNet8Slim(ResNet):
     widths = (16, 32, 64)
 
 
+@models.register("resnet8-slim-bn")
+class ResNet8SlimBatchNorm(ResNet):
+    """ResNet-8 with blocks of 16, 32, 64; BatchNorm, whose buffers are averaged too."""
+
+    layout = torch.channels_last
+    widths = (16, 32, 64)
+    batch_norm = True
+
+
 @models.register("resnet11")
 class ResNet11(ResNet):
     """DaFKD's ResNet-11: a bottleneck each of 16, 32, 64, 256 features; BatchNorm, whose buffers are averaged too."""

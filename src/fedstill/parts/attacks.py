@@ -6,30 +6,25 @@ of the upload. Every draw comes from a stream of the attack's own, so the client
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.method import Env, Method
-from fedstill.core.record import Carries
+from fedstill.core.method import Env
+from fedstill.core.record import Carries, carried, field_carrying, replaced
 from fedstill.core.registry import Registry
-from fedstill.core.value import Value, setting
+from fedstill.core.turn import AnyMethod, Turn, Wrapper
+from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.gather import lacking
 
-AnyMethod = Method[Any, Any, Any, Any]
-
 
 @dataclass(frozen=True)
-class Attack(Value, ABC):
+class Attack(Wrapper, ABC):
     """Base of all attacks: changes nothing."""
-
-    def misfit(self, method: AnyMethod) -> str | None:
-        """Why the attack cannot be made on this method, if so."""
-        return None
 
     def on(self, place: int) -> "Attack":
         """The attack of the place-th malicious client, where they differ."""
@@ -43,6 +38,15 @@ class Attack(Value, ABC):
         """What it sends instead; `down` is what it was sent."""
         return upload
 
+    def around(self, method: AnyMethod, turn: Turn) -> Turn:
+        """The turn on the attack's data, with the attack's upload; the state it keeps is the honest one."""
+
+        def attacked(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
+            state, upload = turn(env, state, down, self.data(env, data))
+            return state, self.upload(env, upload, down)
+
+        return attacked
+
 
 attacks: Registry[Attack] = Registry("attack", Attack)
 
@@ -51,13 +55,15 @@ attacks: Registry[Attack] = Registry("attack", Attack)
 class LogitAttack(Attack, ABC):
     """An attack on the logits of an upload, one row a sample (or a class)."""
 
-    def misfit(self, method: AnyMethod) -> str | None:
+    reads: ClassVar = (Carries.LOGITS, Carries.CLASS_LOGITS)
+
+    def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs an upload of logits."""
-        return lacking(method, "logits", Carries.LOGITS, Carries.CLASS_LOGITS)
+        return lacking(upload, *self.reads)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other logits."""
-        return replace(upload, logits=self.forged(env.stream("attack"), upload.logits))
+        return replaced(upload, self.forged(env.stream("attack"), carried(upload, *self.reads)), *self.reads)
 
     @abstractmethod
     def forged(self, stream: torch.Generator, logits: Tensor) -> Tensor:
@@ -104,13 +110,15 @@ class SecondMax(LogitAttack):
 @attacks.register("noisy-data")
 @dataclass(frozen=True)
 class NoisyData(Attack):
-    """FedTKD's Type-2: Gaussian noise on a share of the private images, the same in all rounds; labels are kept."""
+    """FedTKD's Type-2: noise on a share of the private samples, the same in all rounds; labels are kept."""
 
     share: tuple[float, ...] = setting(
         (0.75, 0.8, 0.85, 0.9, 0.95),
-        doc="share of noisy images, cycled over the attackers (here the paper's for Fashion-MNIST)",
+        doc="share of noisy samples, cycled over the attackers (here the paper's for Fashion-MNIST)",
     )
-    std: float = setting(1.0, gt=0, doc="standard deviation of the noise; 1 is the range from black to white")
+    std: float = setting(
+        1.0, gt=0, doc="strength of the noise; 1 is the range of the data (images: from black to white)"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,14 +133,7 @@ class NoisyData(Attack):
         """The client's samples, that many of them noisy."""
         stream = env.at(0, env.client).stream("noisy data")
         rows = torch.randperm(len(data), generator=stream)[: round(self.share[0] * len(data))]
-        whole = data.x.dtype == torch.uint8
-        low, high = (0.0, 255.0) if whole else (float(data.x.min()), float(data.x.max()))
-        clean = data.x[rows].float()
-        noisy = clean + self.std * (high - low) * torch.randn(clean.shape, generator=stream)
-        noisy = noisy.clamp(low, high)
-        x = data.x.clone()
-        x[rows] = (noisy.round() if whole else noisy).to(x.dtype)
-        return replace(data, x=x)
+        return replace(data, x=data.kind.noised(data.x, rows, self.std, stream))
 
 
 @attacks.register("label-flip")
@@ -149,30 +150,32 @@ class LabelFlip(Attack):
 class WeightAttack(Attack, ABC):
     """An attack on uploaded weights, made from them and from the weights that came down.
 
-    Counters and BatchNorm's variances stay as trained: no weights of a working network look like that.
+    Counters and BatchNorm's variances stay as trained: no weights of a working network look like that. What else leaves
+    stays as trained too (a control variate tells of gradients, and must fit what the client keeps), but for the change
+    of the weights since the last upload, which is what it says.
     """
 
-    def misfit(self, method: AnyMethod) -> str | None:
+    def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
-        if "weights" not in {f.name for f in fields(method.downloads())}:
+        if field_carrying(method.downloads(), Carries.WEIGHTS) is None:
             return "works on model weights; this method sends none down"
-        return lacking(method, "weights", Carries.WEIGHTS)
+        return lacking(upload, Carries.WEIGHTS)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other weights; where it tells their change since the last upload, that is moved as well."""
-        if upload.weights is None or down.weights is None:
-            raise UsageError("attack: works on model weights; with these settings the method sends none")
+        trained, received = carried(upload, Carries.WEIGHTS), carried(down, Carries.WEIGHTS)
         stream = env.stream("attack")
         forged = {
-            name: self.forged(stream, trained, down.weights[name])
-            if trained.is_floating_point() and not name.endswith("running_var")
-            else trained
-            for name, trained in upload.weights.items()
+            name: self.forged(stream, tensor, received[name])
+            if tensor.is_floating_point() and not name.endswith("running_var")
+            else tensor
+            for name, tensor in trained.items()
         }
-        if hasattr(upload, "change"):
-            moved = {n: c + (forged[n].double() - upload.weights[n].double()) for n, c in upload.change.items()}
-            return replace(upload, weights=forged, change=moved)
-        return replace(upload, weights=forged)
+        change = carried(upload, Carries.CHANGE)
+        if change is not None:
+            moved = {n: c + (forged[n].double() - trained[n].double()) for n, c in change.items()}
+            upload = replaced(upload, moved, Carries.CHANGE)
+        return replaced(upload, forged, Carries.WEIGHTS)
 
     @abstractmethod
     def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:

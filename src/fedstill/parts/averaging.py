@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedstill.core.method import Env, Method, Reply
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.parts.gather import Gather, Remember, Update, average
 from fedstill.parts.learner import LocalTraining
@@ -23,7 +23,7 @@ class Global:
 class Broadcast:
     """What every active client gets: w."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
         """Weights of the global model's form."""
         _, upload = self.gather.outgoing(env, None, env.form())
         return upload  # type: ignore[no-any-return]
+
+    def uploads(self) -> type:
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
 
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`active` (ACA) and, with `Remember`, `overall` (OCA)."""

@@ -16,7 +16,7 @@ from fedstill.models.registry import generators
 from fedstill.parts.learner import Learner, frozen, optimizer_of
 
 Gallery = Mapping[int, Tensor]
-"""Generated images as bytes, by the number of the round after which they were made."""
+"""Generated samples (images as bytes), by the number of the round after which they were made."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class Imagining(Value):
     """A generator's settings, and the generator they describe."""
 
     noise: int = setting(100, ge=1, doc="length of z")
-    generator: str = setting("embedding", doc="embedding (DaFKD 4.1), or an image generator: light, dafl, dcgan")
+    generator: str = setting(
+        "embedding", doc="embedding (DaFKD 4.1), light (any data), or an image generator: dafl, dcgan"
+    )
     channels: int | None = setting(None, ge=1, doc="width of an image generator")
     conditional: bool = setting(True, doc="the generator is told a label")
     generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator")
@@ -39,7 +41,7 @@ class Imagining(Value):
         """g with these weights, or with those it starts from."""
         told = env.classes if self.conditional else 0
         with seeded(env.at(0).key("generator")):
-            made = build_conditional(self.generator, env.shape, told, self.noise, env.mean, env.std, self.channels)
+            made = build_conditional(self.generator, env.kind, told, self.noise, self.channels)
         made.load_state_dict(weights or made.state_dict())
         return made.to(env.device)
 
@@ -65,9 +67,7 @@ class Imagining(Value):
         z, _ = self.draw(env, env.classes, env.at(0).stream("gallery"))
         with torch.no_grad():
             images = frozen(self.make_generator(env, weights))(z, torch.arange(env.classes, device=env.device))
-        mean, std = (torch.tensor(v, device=env.device).view(-1, 1, 1) for v in (env.mean, env.std))
-        shown = ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).cpu()
-        return hang(gallery, env.round + 1, shown)
+        return hang(gallery, env.round + 1, env.kind.kept(images).cpu())
 
 
 def hang(gallery: Gallery, number: int, images: Tensor) -> Gallery:

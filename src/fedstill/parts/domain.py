@@ -3,10 +3,16 @@
 Equation numbers are those of Wang et al., DaFKD, CVPR 2023. A score s is a logit: f(x) = sigmoid(s(x)).
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, one_hot, softmax
 
+from fedstill.core.facts import Truth, derives
 from fedstill.core.record import State
 from fedstill.parts.learner import weights_of
 
@@ -72,7 +78,7 @@ def deceive(generated: Tensor, stable: bool) -> Tensor:
 
 def gradient_penalty(duel: Duel, real: Tensor, generated: Tensor, stream: torch.Generator) -> Tensor:
     """mean (‖∇_x f‖ − 1)² between real and generated images, the norm over channels at each pixel (authors' code)."""
-    mix = torch.rand(len(real), 1, 1, 1, generator=stream).to(real.device)
+    mix = torch.rand(len(real), *[1] * (real.ndim - 1), generator=stream).to(real.device)
     between = (mix * real + (1 - mix) * generated).requires_grad_()
     (slope,) = torch.autograd.grad(torch.sigmoid(duel(between)[1]).sum(), between, create_graph=True)
     return ((slope.square().sum(1).clamp(min=1e-12).sqrt() - 1) ** 2).mean()
@@ -102,3 +108,32 @@ def by_class(factors: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
     member = one_hot(said.mean(0).argmax(-1), said.shape[-1]).to(factors.dtype)
     made = member.sum(0)
     return factors @ member / made.clamp(min=1), made.long()
+
+
+def domain_correlation(
+    weights: Mapping[str, Sequence[float]], made: Sequence[int], counts: NDArray[np.integer]
+) -> float | None:
+    """DaFKD: Pearson's correlation of α̂ with clients' label shares, over clients × classes of generated samples.
+
+    `weights` holds a client's mean α̂ for each class, `made` how many samples of each class were generated (classes
+    without any are left out), `counts` everybody's training samples, clients × classes. None where nothing varies.
+
+        >>> round(domain_correlation({"0": [0.8, 0.3], "1": [0.2, 0.7]}, [5, 5], np.array([[9, 1], [2, 8]])), 5)
+        0.97073
+    """
+    clients = [int(k) for k in weights]
+    chosen = np.array(made) > 0
+    told = np.array([weights[str(k)] for k in clients], float)[:, chosen].ravel()
+    held = counts[clients].astype(float)
+    shares = (held / np.maximum(held.sum(1, keepdims=True), 1))[:, chosen].ravel()
+    if len(told) < 2 or np.ptp(told) < 1e-12 or np.ptp(shares) < 1e-12:
+        return None
+    return float(np.corrcoef(told, shares)[0, 1])
+
+
+@derives("domain_weights", "made")
+def _correlated(facts: Mapping[str, Any], truth: Truth) -> Mapping[str, Any]:
+    """How well the discriminators' weights follow the labels that clients have."""
+    if truth.counts is None or not facts["domain_weights"]:
+        return {}
+    return {"domain_correlation": domain_correlation(facts["domain_weights"], facts["made"], truth.counts)}

@@ -5,9 +5,11 @@ Inside a turn the module changes in place, which is what PyTorch does fastest; a
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,14 @@ Memory = Mapping[str, Mapping[str, Tensor]]
 
 
 class Learner:
-    """A module in training: `step(loss)` makes it better at what the loss says."""
+    """A module in training: `step(loss)` makes it better at what the loss says.
+
+    A loss is `private` where it is the mean over a batch of the client's own samples, one term a sample. It is `free`
+    where it knows of them only by the model itself: imagined or public samples, a distance from other weights.
+    """
+
+    private = False
+    """Are the client's samples protected? Then they pass the module apart from all others (`__call__`, `freely`)."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.module = module
@@ -30,13 +39,34 @@ class Learner:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The module's output."""
+        """The module's output on the client's own samples."""
+        with self.watched():
+            return self.module(x)  # type: ignore[no-any-return]
+
+    def freely(self, x: Tensor) -> Tensor:
+        """The module's output on samples that are not the client's own: imagined or public ones."""
         return self.module(x)  # type: ignore[no-any-return]
 
-    def step(self, loss: Tensor, retain: bool = False) -> None:
-        """One optimiser step down the gradient; no other module's parameters get any."""
-        gradients = torch.autograd.grad(loss, self.parameters, retain_graph=retain, allow_unused=True)
-        self.apply(gradients)
+    def watched(self) -> AbstractContextManager[None]:
+        """Inside, parts of the module may be called on the client's own samples, for a private loss."""
+        return nullcontext()
+
+    def step(
+        self,
+        private: Tensor | None = None,
+        free: Tensor | None = None,
+        shift: Sequence[Tensor] | None = None,
+        pull: float = 1.0,
+    ) -> None:
+        """One optimiser step down the gradient of `private` + `free`, plus `pull` times `shift` for each parameter.
+
+        No other module's parameters get any gradient.
+        """
+        both = [loss for loss in (private, free) if loss is not None]
+        gradients = torch.autograd.grad(
+            both[0] if len(both) == 1 else both[0] + both[1], self.parameters, allow_unused=True
+        )
+        self.apply(gradients if shift is None else torch._foreach_add(gradients, list(shift), alpha=pull))
 
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
@@ -65,6 +95,16 @@ class Learner:
             state = {int(place): dict(entry) for place, entry in memory.items()}
             self.optimizer.load_state_dict({**blank, "state": state})
         return self
+
+
+class Guard(Protocol):
+    """Who stands between a learner and a client's own samples, for the length of a turn; see `parts.privacy`."""
+
+    def learner(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Learner:
+        """A learner whose steps tell of each sample no more than they may."""
+
+    def batches(self, count: int, size: int, steps: int) -> Iterator[Tensor]:
+        """Index tensors over `count` samples, drawn as the guarantee asks, `size` of them expected in each."""
 
 
 def weights_of(module: nn.Module) -> State:
@@ -98,6 +138,11 @@ def optimizer_of(
 class LocalTraining(Value):
     """How a client trains: fields shared by the methods, and the learner and batches they describe."""
 
+    private_learners: ClassVar[int] = 0
+    """Learners that step on each batch of private samples, for methods whose uploads come of their steps alone.
+
+    0: nobody has looked whether the method can train with per-sample noise, so it is refused.
+    """
     lr: float = setting(0.01, gt=0, doc="learning rate of the clients")
     epochs: int = setting(10, ge=1, doc="local epochs in a round (E)")
     local_steps: int | None = setting(None, ge=1, doc="local steps in a round, instead of epochs")
@@ -114,10 +159,26 @@ class LocalTraining(Value):
     def learner(self, env: Env, module: nn.Module) -> Learner:
         """A learner for a module with this optimiser and rate."""
         made = optimizer_of(self.optimizer, module.train(), self.rate(env), self.momentum, self.weight_decay)
-        return Learner(module, made)
+        guard: Guard | None = env.guard
+        return Learner(module, made) if guard is None else guard.learner(module, made)
+
+    def steps(self, count: int) -> int:
+        """How many batches a turn on `count` samples has."""
+        return self.local_steps or self.epochs * math.ceil(count / self.batch)
+
+    def private_steps(self, env: Env, count: int) -> int:
+        """How many steps on private samples a turn on `count` samples takes."""
+        return self.private_learners * self.steps(count)
+
+    def mixing(self) -> str | None:
+        """Which setting makes a loss that is no mean over single samples, if one does."""
+        return None
 
     def batches(self, env: Env, data: Samples, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Normalised images and labels, batch by batch, for the epochs (or steps) of one turn of this module."""
+        guard: Guard | None = env.guard
+        if guard is not None:
+            return loaded(env, data, guard.batches(len(data), self.batch, self.steps(len(data))))
         epochs = self.epochs if self.local_steps is None else self.local_steps
         index = batches(len(data), self.batch, epochs, env.stream("batches"), drop_single=refuses_one(module))
         return loaded(env, data, itertools.islice(index, self.local_steps))
@@ -130,7 +191,7 @@ def refuses_one(module: nn.Module) -> bool:
 
 def loaded(env: Env, data: Samples, index: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """The images and labels at each index, on the run's device; normalised once, not once per epoch."""
-    images, labels = data.images().to(env.device), data.y.to(env.device)
+    images, labels = data.inputs().to(env.device), data.y.to(env.device)
     for chosen in index:
         at = chosen.to(env.device)
         yield images.index_select(0, at), labels.index_select(0, at)

@@ -1,5 +1,7 @@
 """The losses the papers are made of, each safe where logarithms and roots are not."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, huber_loss, log_softmax, softmax, softplus
@@ -65,7 +67,9 @@ def relation_gap(teacher: Tensor, student: Tensor, delta: float = 1.0, pairs: st
     if not student.numel():
         return student.sum()
     loss = huber_loss(student, teacher.detach(), delta=delta)
-    return loss if pairs == "mean" else loss * 2 * student.numel()  # both orders of every pair
+    ordered = 2 * student.numel()  # both orders of every pair: B(B−1)
+    size = (1 + math.sqrt(1 + 4 * ordered)) / 2  # B
+    return loss * {"mean": 1.0, "letter": ordered / size, "sum": ordered}[pairs]
 
 
 def relational(
@@ -73,7 +77,8 @@ def relational(
 ) -> Tensor:
     """L_RKD (FedRAD, 8): Huber loss between the relations of two batches of logits; the teacher's are constants.
 
-    The mean over pairs, or with `pairs = "sum"` the sum over the B(B−1) ordered ones; fewer than two samples give 0.
+    `pairs`: the `mean` over pairs; `sum` over the B(B−1) ordered ones; `letter`, that sum divided by B, as the means of
+    (4) to (6) are sums divided by B. Fewer than two samples give 0.
     Scaling either's logits, or permuting both batches, changes nothing.
     """
     return relation_gap(relations(teacher.detach(), paper_mu), relations(student, paper_mu), delta, pairs)

@@ -6,23 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedstill.core.errors import FedstillError
-from fedstill.experiment.config import Experiment, experiment, toml
-
-OPTIONS = (
-    "data",
-    "clients",
-    "active",
-    "rounds",
-    "seed",
-    "samples",
-    "model",
-    "models",
-    "public",
-    "local_test",
-    "drop",
-    "device",
-)
-"""Fields of an experiment with an option of their own; the rest go through --set."""
+from fedstill.experiment.config import Experiment, experiment, given_as_objects, toml
 
 
 def command(settings: Mapping[str, Any]) -> str:
@@ -31,7 +15,7 @@ def command(settings: Mapping[str, Any]) -> str:
     >>> command(experiment({"method": {"name": "fedavg", "lr": 0.05}, "rounds": 5}).plain())
     'fedstill run fedavg --rounds 5 --set lr=0.05'
     """
-    given = [name for name in ("data", "model", "public") if str(settings.get(name, "")).startswith("<")]
+    given = given_as_objects(settings)
     if given:
         return f"# from Python: fedstill.run(...), since {' and '.join(given)} came as an object, not a name"
     name = settings["method"]["name"]
@@ -41,15 +25,16 @@ def command(settings: Mapping[str, Any]) -> str:
         return "fedstill run experiment.json"  # a method of one's own, not registered here
     words = ["fedstill", "run", name]
     rest: dict[str, Any] = {}
+    options = {f.name for f in fields(Experiment) if f.metadata["option"]}
     for key, value in settings.items():
-        if key == "method" or value == usual.get(key):
+        if key in ("method", "workers", "fingerprint") or value == usual.get(key):  # workers never change the bits
             continue
-        if key in OPTIONS:
+        if key in options and not isinstance(value, Mapping):
             words += [
                 f"--{key.replace('_', '-')}",
                 ",".join(map(str, value)) if isinstance(value, list) else str(value),
             ]
-        elif key != "workers":  # never changes the bits
+        else:
             rest[key] = value
     reserved = {f.name for f in fields(Experiment)}
     for key, value in settings["method"].items():

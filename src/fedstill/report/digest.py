@@ -9,11 +9,11 @@ from typing import Any
 import fedstill.methods  # noqa: F401 (registers them)
 from fedstill.core.method import methods
 from fedstill.experiment.config import toml
-from fedstill.experiment.result import METRICS, Result
+from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import tables
 from fedstill.report.command import command
-from fedstill.report.plots import malicious_clients
+from fedstill.report.figures.plots import malicious_clients
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
     carried = {g["method"]: methods[g["method"]].leaves_client() for g in groups if g["method"] in methods}
     whole: dict[str, Any] = finite(
         {
+            "metrics": [metric.plain() for metric in tables.metrics_of(r for _, r in runs.values())],
             "chapters": chapters,
             "series": entries,
             "groups": groups,
@@ -126,8 +127,8 @@ def _run(result: Result, shared: _Shared) -> dict[str, Any]:
         "rounds": [row["round"] for row in evaluated],
         "models": {
             model: {
-                **{metric: result.curve(model, metric) for metric in METRICS},
-                "clients": result.last(model).get("accuracy_per_client", []),
+                **{metric.key: result.curve(model, metric.key) for metric in result.metrics},
+                "clients": result.per_client(model),
             }
             for model in result.models
         },

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from fedstill.experiment.metrics import Shown
 from fedstill.experiment.result import Result
 from fedstill.experiment.sweep import Point
 from fedstill.report import html, sections, tables
@@ -62,20 +63,23 @@ def section(points: Sequence[Point], varied: Mapping[str, Sequence[str]], done: 
             value = tables.spread([r.last(model).get("amp") for r in runs if model in r.models])
             if value is not None:
                 means[point.values[down], point.values[across]] = value
-        low, high = min(v["mean"] for v in means.values()), max(v["mean"] for v in means.values())
+        amp = next(iter(done.values())).metric("amp")
+        levels = [amp.direction * value["mean"] for value in means.values()]
         head = ["", *(f"{escape(across)} = {escape(value)}" for value in varied[across])]
         body = []
         for row in varied[down]:
-            cells = "".join(_cell(means.get((row, column)), low, high) for column in varied[across])
+            cells = "".join(_cell(means.get((row, column)), amp, levels) for column in varied[across])
             body.append(f'<tr><th scope="row">{escape(down)} = {escape(row)}</th>{cells}</tr>')
-        out.append(f"<h3>AMP of {escape(model)} (%)</h3>" + sections.table(head, body, kind="heat"))
+        title = f"{amp.title} of {model} ({amp.unit})"
+        out.append(f"<h3>{escape(title)}</h3>" + sections.table(head, body, kind="heat"))
     return sections.section("lead", "The grid", *out)
 
 
-def _cell(value: Mapping[str, float] | None, low: float, high: float) -> str:
+def _cell(value: Mapping[str, float] | None, metric: Shown, levels: Sequence[float]) -> str:
     """A number on a ground that is the stronger the better it is."""
     if value is None:
         return "<td>–</td>"
-    heat = (value["mean"] - low) / (high - low) if high > low else 1.0
-    best = " class=best" if value["mean"] == high else ""
-    return f'<td style="--heat:{heat:.3f}"{best}>{escape(tables.cell(value, "amp"))}</td>'
+    low, high, level = min(levels), max(levels), metric.direction * value["mean"]
+    heat = (level - low) / (high - low) if high > low else 1.0
+    best = " class=best" if level == high else ""
+    return f'<td style="--heat:{heat:.3f}"{best}>{escape(tables.cell(value, metric))}</td>'

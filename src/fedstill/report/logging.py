@@ -7,14 +7,13 @@ from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.result import METRICS
-from fedstill.experiment.run import Watcher
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """A round's numbers by name: metrics of every model, bytes, seconds, and single numbers among the facts."""
-    found = {f"{model}/{metric}": scores.get(metric) for model, scores in row["models"].items() for metric in METRICS}
+    found = {f"{model}/{key}": value for model, scores in row["models"].items() for key, value in scores.items()}
     found |= {f"bytes/{way}": sum(fields.values()) for way, fields in row["bytes"].items()}
     found |= {f"seconds/{phase}": spent for phase, spent in row["seconds"].items()}
     found |= {f"facts/{name}": value for name, value in row.get("facts", {}).items()}

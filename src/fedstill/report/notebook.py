@@ -2,23 +2,26 @@
 
 from html import escape
 
-from fedstill.experiment.result import Result
-from fedstill.report.tables import METRICS
-from fedstill.report.terminal import number, size
+from fedstill.experiment.result import Result, views
+from fedstill.report.terminal import size
 
 
+@views.register("notebook")
 def table(result: Result) -> str:
     """The last round of every model, with the worst client and the best round."""
     rows = []
     for name in result.models:
         last, best = result.last(name), result.best(name)
-        each = [(a, k) for k, a in enumerate(last.get("accuracy_per_client", [])) if a is not None]
-        cells = [number(last.get(metric), metric) for metric in METRICS]
-        cells += [str(min(each)[1]) if each else "–", f"{number(best['amp'])} (round {best['round']})"]
+        worst = result.worst(name)
+        cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
+        cells += [str(worst[0]) if worst else "–", f"{result.metric('amp').text(best['amp'])} (round {best['round']})"]
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     sent = result.bytes()
     place = f" · {escape(str(result.run_dir))}" if result.run_dir else ""
-    head = "".join(f"<th>{name}</th>" for name in ("model", *METRICS.values(), "worst client", "best AMP"))
+    head = "".join(
+        f"<th>{escape(name)}</th>"
+        for name in ("model", *(m.heading for m in result.metrics), "worst client", "best AMP")
+    )
     return (
         f"<div><b>{escape(str(result.experiment['method']['name']))}</b> on {escape(str(result.experiment['data']))}, "
         f"seed {result.experiment['seed']}: {len(result.rows)} rounds in {result.seconds:.1f} s, "

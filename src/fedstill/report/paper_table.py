@@ -9,81 +9,58 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape as _plain
 from rich.table import Table
 
 from fedstill.core.shelf import Storage
-from fedstill.experiment import centralised, passes
+from fedstill.experiment import centralised
+from fedstill.experiment.config import experiment, identity
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
 from fedstill.experiment.stage import stage
-from fedstill.experiment.table_metrics import which
-from fedstill.report import html, plots, sections
+from fedstill.experiment.table_metrics import described, which
+from fedstill.report import html, sections
 from fedstill.report.digest import Series
-from fedstill.report.partition import partition_figure, save
+from fedstill.report.figures import plots
+from fedstill.report.figures.partition import partition_figure, save
+from fedstill.report.logging import flat
 
-NAMES = {
-    "amp": "AMP",
-    "fm": "FM",
-    "wlp": "WLP",
-    "personal": "client accuracy",
-    "global_logits": "global logits",
-    "client_logits": "client logits",
-    "speedup": "speed-up",
-    "slowdown": "times FedAvg's",
-    "time_speedup": "speed-up",
-}
+Differences = Mapping[tuple[str, str], Sequence[str]]
+"""Of every cell (row, column) the settings in which our runs differ from the paper's own."""
 
 
-def unit(metric: str) -> tuple[float, int, str]:
-    """How a metric is shown: factor, digits, unit."""
-    if metric == "fm":
-        return 1000, 2, "10⁻³"
-    if metric.startswith("rounds_to"):
-        return 1, 1, "rounds"
-    if metric.startswith("seconds"):
-        return 1, 2, "s"
-    if metric in ("speedup", "slowdown", "time_speedup"):
-        return 1, 2, "×"
-    if metric in passes.METRICS:
-        return 1, 2, "a batch"
-    return 100, 2, "%"
+def differences(preset: Preset, entries: Sequence[Entry]) -> Differences:
+    """What was set otherwise than in the paper: by the preset's smaller size, by --rounds or by --set."""
+    papers = {(cell.row, cell.column): cell.settings for cell in preset.cells(full=True)}
+    found = {}
+    for entry in entries:
+        where = (entry.cell.row, entry.cell.column)
+        if entry.plans:
+            its = flat(identity(experiment(papers[where]).plain(), "seed", reporting=False))
+            mine = flat(identity(entry.plans[0].plain(), "seed", reporting=False))
+            found[where] = [
+                f"{name.removeprefix('method.')}={_short(mine.get(name))} instead of {_short(its.get(name))}"
+                for name in dict.fromkeys([*its, *mine])
+                if its.get(name) != mine.get(name)
+            ]
+    return found
 
 
-def heading(metric: str) -> str:
-    """A metric's name and unit for the head of a column."""
-    head, _, tail = metric.partition(":")
-    if head == "rounds_to":
-        goal = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}.get(tail) or f"{100 * float(tail):g} %"
-        return f"rounds to {goal}"
-    if head == "seconds_to":
-        return "seconds to FedAvg's last AMP"
-    if head == "seconds" and tail:
-        return f"{tail.replace('_', ' ')} (s)"
-    return f"{NAMES.get(metric, metric.replace('_', ' '))} ({unit(metric)[2]})"
-
-
-def better(metric: str) -> int:
-    """1 where more is better, -1 where less is."""
-    less = (*passes.METRICS, "fm", "slowdown")
-    return -1 if metric in less or metric.startswith(("rounds_to", "seconds")) else 1
-
-
-def _value(value: float, spread: float, metric: str) -> str:
-    factor, digits, _ = unit(metric)
-    text = f"{factor * value:.{digits}f}"
-    return text + (f" ± {factor * spread:.{digits}f}" if spread else "")
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 30 else text[:29] + "…"
 
 
 def ours(number: Number) -> str:
     """Ours, for the eye: `–` where there is none, `> T` where a target was not reached."""
     if number.mean is not None:
-        return _value(number.mean, number.spread, number.metric)
+        return described(number.metric).text(number.mean, number.spread)
     if number.beyond is None:
         return "–"
     if not number.known:
         return f"> {number.beyond}"
-    reached = _value(sum(number.known) / len(number.known), 0, number.metric)
+    reached = described(number.metric).text(sum(number.known) / len(number.known))
     return f"{reached} ({len(number.known)} of {len(number.ours)} seeds)"
 
 
@@ -93,19 +70,22 @@ def theirs(number: Number) -> str:
         return "–"
     if number.paper_mean is None:
         return str(number.paper)
-    return _value(number.paper_mean, number.paper[1] if isinstance(number.paper, list) else 0.0, number.metric)
+    return described(number.metric).text(number.paper_mean, number.paper[1] if isinstance(number.paper, list) else 0.0)
 
 
 def gap(number: Number) -> str:
     """Ours less the paper's, with its sign."""
     if number.difference is None:
         return "–"
-    factor, digits, _ = unit(number.metric)
-    return f"{factor * number.difference:+.{digits}f}"
+    metric = described(number.metric)
+    return f"{metric.factor * number.difference:+.{metric.digits}f}"
 
 
-def show(numbers: Sequence[Number], title: str) -> None:
-    """A table for each of the paper's columns: ours, the paper's, the difference; metrics side by side if they fit."""
+def show(numbers: Sequence[Number], title: str, differ: Differences | None = None) -> None:
+    """A table for each of the paper's columns: ours, the paper's, the difference; metrics side by side if they fit.
+
+    `differ` names, beside a row's numbers, what was set otherwise than in the paper.
+    """
     terminal = Console(file=sys.stdout, highlight=False)
     console = terminal if terminal.is_terminal else Console(file=sys.stdout, highlight=False, width=240)
     console.print(f"[bold]{_plain(title)}[/bold]")
@@ -117,18 +97,18 @@ def show(numbers: Sequence[Number], title: str) -> None:
         for name in ("", *(() if wide else ("metric",))):
             table.add_column(name, overflow="fold")
         for metric in metrics if wide else [""]:
-            head = f"{heading(metric)}\n" if metric else ""
+            head = f"{described(metric).heading}\n" if metric else ""
             for name in ("ours", "paper", "Δ"):
                 table.add_column(head * (name == "ours") + "\n" * bool(head and name != "ours") + name, justify="right")
         for row in dict.fromkeys(n.row for n in inside):
             cells = {n.metric: n for n in inside if n.row == row}
-            state = next((f" [dim]({_plain(n.state)})[/dim]" for n in cells.values() if n.state), "")
-            label = _plain(row) + state
+            remarks = [*(n.state for n in list(cells.values())[:1] if n.state), *(differ or {}).get((row, column), ())]
+            label = _plain(row) + "".join(f"\n[dim]({_plain(remark)})[/dim]" for remark in remarks)
             if wide:
                 table.add_row(label, *(text for metric in metrics for text in _triple(cells.get(metric))))
             else:
                 for place, (metric, number) in enumerate(cells.items()):
-                    table.add_row("" if place else label, heading(metric), *_triple(number))
+                    table.add_row("" if place else label, described(metric).heading, *_triple(number))
         console.print(table)
         console.print()
 
@@ -137,36 +117,45 @@ def _triple(number: Number | None) -> tuple[str, str, str]:
     return ("", "", "") if number is None else (ours(number), theirs(number), gap(number))
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
-def section(numbers: Sequence[Number], note: str, source: str) -> str:
-    """The same as the page's first section."""
+def section(numbers: Sequence[Number], note: str, source: str, differ: Differences | None = None) -> str:
+    """The same as the page's first section; a difference is coloured only where the setting is the paper's."""
     out = []
     for column in dict.fromkeys(n.column for n in numbers):
         inside = [n for n in numbers if n.column == column]
         metrics = list(dict.fromkeys(n.metric for n in inside))
-        over = "".join(f'<th scope="col" colspan="3">{escape(heading(metric))}</th>' for metric in metrics)
+        over = "".join(f'<th scope="col" colspan="3">{escape(described(metric).heading)}</th>' for metric in metrics)
         under = "".join(f'<th scope="col">{name}</th>' for name in ("ours", "paper", "Δ")) * len(metrics)
         head = f'<tr><th></th>{over}</tr><tr><th scope="col">method</th>{under}</tr>'
         rows = dict.fromkeys(n.row for n in inside)
-        body = (_row(row, {n.metric: n for n in inside if n.row == row}, metrics) for row in rows)
+        body = []
+        for row in rows:
+            cells = {n.metric: n for n in inside if n.row == row}
+            body.append(_row(row, cells, metrics, (differ or {}).get((row, column), ())))
         out.append(f"<h3>{escape(column)}</h3>" + sections.framed(head, body))
-    about = f"{escape(note)} Δ is ours less the paper's; green where ours is better."
+    about = f"{escape(note)} Δ is ours less the paper's; green where ours is better. "
+    if any((differ or {}).values()):
+        about += (
+            "Where runs were set otherwise than the paper's, that stands beside them, and Δ says little: no colour."
+        )
     return sections.section("lead", f"Beside the paper: {source}", *out, about=about)
 
 
-def _row(row: str, cells: Mapping[str, Number], metrics: Sequence[str]) -> str:
-    state = next((n.state for n in cells.values() if n.state), "")
-    pill = f'<br><span class="pill">{escape(state)}</span>' if state else ""
-    out = [sections.cell(escape(row) + pill, "name")]
+def _row(row: str, cells: Mapping[str, Number], metrics: Sequence[str], differ: Sequence[str]) -> str:
+    remarks = [*dict.fromkeys(n.state for n in cells.values() if n.state), *differ]
+    pills = "".join(f'<br><span class="pill">{escape(remark)}</span>' for remark in remarks)
+    out = [sections.cell(escape(row) + pills, "name")]
     for metric in metrics:
         number = cells.get(metric)
         if number is None:
             out.append(sections.cell("") * 3)
             continue
-        tone = "" if not number.difference else "up" if number.difference * better(metric) > 0 else "down"
+        tone = (
+            ""
+            if differ or not number.difference
+            else "up"
+            if number.difference * described(metric).direction > 0
+            else "down"
+        )
         out.append(sections.cell(sections.set_back(ours(number)), metric=metric))
         out += [sections.cell(sections.set_back(theirs(number))), sections.cell(escape(gap(number)), tone)]
     return f'<tr data-row="{escape(row)}">{"".join(out)}</tr>'
@@ -185,8 +174,9 @@ def page(
     lines = series(entries, done)
     notes = [f"{e.cell.row} × {e.cell.column}: {e.why_not}" for e in entries if e.why_not]
     notes += [f"{path}: {reason}" for path, reason in failed.items()]
+    differ = differences(preset, entries)
     source = f"{preset.content.get('paper', '')} {preset.content.get('source', '')}".strip()
-    lead = section(numbers, preset.note, source) if numbers else ""
+    lead = section(numbers, preset.note, source, differ) if numbers else ""
     if lines:
         text = html.page(lines, title=preset.title, notes=notes, command=command, lead=lead)
     elif any(number.known for number in numbers):  # counted, not run: there are no curves

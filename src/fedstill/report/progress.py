@@ -10,6 +10,7 @@ from typing import Any
 from fedstill.core.errors import FedstillError
 from fedstill.experiment import batch, estimate
 from fedstill.experiment.batch import Job, News
+from fedstill.experiment.config import identity
 
 EVERY = 10.0
 """Seconds between two lines on the same run."""
@@ -58,21 +59,22 @@ def forecast(cells: Sequence[tuple[str, Sequence[Job]]], at_once: int | None) ->
                     known[kind] = str(error)
             cost = known[kind]
             if isinstance(cost, str):
-                note, unknown = f"unknown time ({cost})", unknown + len(left)
+                note, unknown = "unknown time (see below)", unknown + len(left)
             else:
                 note = f"about {span(cost * plan.rounds)} each"
                 total += cost * plan.rounds * len(left)
         lines.append(f"{label}: {len(left)} of {len(jobs)} runs, {note}")
     workers = max(1, min(at_once or batch.cores(), waiting))
     more = f", and {unknown} runs of unknown length" if unknown else ""
+    reasons = dict.fromkeys(cost for cost in known.values() if isinstance(cost, str))
+    lines += [f"unknown time: {reason}" for reason in reasons]  # once each, however many cells it keeps waiting
     return [*lines, f"in all about {span(total / workers)} with {workers} at once{more}"]
 
 
 def _kind(settings: Mapping[str, Any]) -> str:
     """What decides the time of a round: all but who holds what, who is malicious, and numbers that only weigh."""
     method = {name: value for name, value in settings["method"].items() if not isinstance(value, float)}
-    light = ("partition", "seed", "rounds", "attack", "malicious")
-    rest = {name: value for name, value in settings.items() if name not in light}
+    rest = identity(settings, "partition", "seed", "rounds", "attack", "malicious")
     return json.dumps({**rest, "method": method}, sort_keys=True)
 
 

@@ -12,15 +12,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.experiment.config import experiment
+from fedstill.experiment.config import experiment, identity
+from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
+from fedstill.report.terminal import printable
 
-METRICS = {"amp": "AMP ↑", "fm": "FM ↓", "wlp": "WLP ↑", "accuracy": "global test ↑"}
-NEUTRAL = ("seed", "workers", "device", "memory", "checkpoint_every", "evaluate_every", "deadline", "quarantine")
-"""Settings in which runs of one group may differ."""
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
 
@@ -77,12 +77,21 @@ def collect(paths: Iterable[Path]) -> list[Result]:
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs of the same experiment, seed apart, together; of each group those that have come furthest."""
+    """Runs of the same experiment on the same data, seed apart, together; of each group those that came furthest."""
     found: dict[str, list[Result]] = {}
     for result in results:
-        same = {k: v for k, v in complete(result.experiment).items() if k not in NEUTRAL}
+        same = identity(complete(result.experiment), "seed", reporting=False)
         found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in found.values()]
+    alike = [group for members in found.values() for group in _by_data(members)]
+    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
+
+
+def _by_data(members: Sequence[Result]) -> list[list[Result]]:
+    """Runs with the same settings, apart where their data differ; a run of old, without a fingerprint, cannot tell."""
+    prints = dict.fromkeys(r.experiment.get("fingerprint") for r in members)
+    if len([known for known in prints if known]) < 2:
+        return [list(members)]
+    return [[r for r in members if r.experiment.get("fingerprint") == known] for known in prints]
 
 
 def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,9 +131,9 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
         "rounds": max(len(r.rows) for r in group),
         "seeds": sorted(r.experiment["seed"] for r in having),
     }
-    for metric in METRICS:
-        row[metric] = spread([m.get(metric) for m in last])
-        row[f"best_{metric}"] = spread([m.get(metric) for m in best])
+    for metric in metrics_of(group):
+        row[metric.key] = spread([m.get(metric.key) for m in last])
+        row[f"best_{metric.key}"] = spread([m.get(metric.key) for m in best])
     row["bytes"] = {way: round(fmean(r.bytes()[way] for r in group)) for way in ("down", "up")}
     row["seconds"] = fmean(r.seconds for r in group)
     return row
@@ -132,9 +141,11 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
 
 def label(settings: Mapping[str, Any], others: Sequence[Result]) -> str:
     """The method's name, with the settings in which runs of the same method differ."""
-    mine = _flat(complete(settings))
-    kin = [_flat(complete(o.experiment)) for o in others if _akin(o.experiment, settings)]
-    differ = sorted(k for k in mine if k not in NEUTRAL and any(o.get(k) != mine[k] for o in kin))
+    mine, *kin = (
+        _flat(identity(complete(known), "seed", reporting=False))
+        for known in (settings, *(o.experiment for o in others if _akin(o.experiment, settings)))
+    )
+    differ = sorted(k for k in mine if any(o.get(k) != mine[k] for o in kin))
     extra = ", ".join(f"{k.removeprefix('method.')}={_short(mine[k])}" for k in differ)
     return str(settings["method"]["name"]) + (f" ({extra})" if extra else "")
 
@@ -163,58 +174,68 @@ def spread(values: Sequence[float | None]) -> dict[str, float] | None:
     return {"mean": fmean(known), "std": stdev(known) if len(known) > 1 else 0.0}
 
 
-def cell(value: Mapping[str, float] | None, metric: str) -> str:
-    """Mean ± spread for the eye: accuracies in per cent, FM in thousandths."""
-    if value is None:
-        return "–"
-    factor = 1000 if metric.endswith("fm") else 100
-    text = f"{factor * value['mean']:.2f}"
-    return text + (f" ± {factor * value['std']:.2f}" if value["std"] else "")
+def metrics_of(results: Iterable[Result]) -> list[Shown]:
+    """The metrics that any of these runs reports."""
+    found: dict[str, Shown] = {}
+    for result in results:
+        for metric in result.metrics:
+            found.setdefault(metric.key, metric)
+    return list(found.values())
 
 
-def place(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], metric: str) -> int:
+def cell(value: Mapping[str, float] | None, metric: Shown) -> str:
+    """Mean ± spread for the eye."""
+    return "–" if value is None else metric.text(value["mean"], value["std"])
+
+
+def place(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], metric: Shown) -> int:
     """1 for the best of a data set's rows, 2 for the second, else 0; the last of all is never marked."""
-    if not row[metric]:
+    if not row.get(metric.key):
         return 0
-    factor = -1 if metric.endswith("fm") else 1
 
     def seen(value: Mapping[str, float]) -> float:  # what the eye cannot tell apart shares a place
-        return factor * float(cell(value, metric).partition(" ")[0])
+        return metric.direction * float(cell(value, metric).partition(" ")[0])
 
-    rivals = sorted({seen(r[metric]) for r in rows if r["data"] == row["data"] and r[metric]}, reverse=True)
-    rank = rivals.index(seen(row[metric])) + 1
+    rivals = sorted({seen(r[metric.key]) for r in rows if r["data"] == row["data"] and r.get(metric.key)}, reverse=True)
+    rank = rivals.index(seen(row[metric.key])) + 1
     return rank if rank <= 2 and rank < len(rivals) else 0
 
 
-HEAD = ["method", "data", "model", "rounds", "seeds"]
-HEAD += [f"{name} {'(10⁻³)' if metric == 'fm' else '(%)'}" for metric, name in METRICS.items()] + ["best AMP (%)"]
+def _head(metrics: Sequence[Shown]) -> list[str]:
+    names = ["method", "data", "model", "rounds", "seeds", *(metric.heading for metric in metrics)]
+    return [*names, *(f"best {metric.title} ({metric.unit})" for metric in metrics[:1])]
 
 
-def _cells(rows: Sequence[Mapping[str, Any]], marks: Mapping[int, str]) -> list[list[str]]:
+def _cells(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown], marks: Mapping[int, str]) -> list[list[str]]:
     """The body of the table; `marks` wraps the best (1) and the second (2)."""
-    return [
-        [str(r["method"]), str(r["data"]), r["model"], str(r["rounds"]), str(len(r["seeds"]))]
-        + [marks.get(place(rows, r, metric), "{}").format(cell(r[metric], metric)) for metric in METRICS]
-        + [cell(r["best_amp"], "amp")]
-        for r in rows
-    ]
+    body = []
+    for row in rows:
+        line = [str(row["method"]), str(row["data"]), row["model"], str(row["rounds"]), str(len(row["seeds"]))]
+        for metric in metrics:
+            line.append(marks.get(place(rows, row, metric), "{}").format(cell(row.get(metric.key), metric)))
+        line += [cell(row[f"best_{metric.key}"], metric) for metric in metrics[:1]]
+        body.append(line)
+    return body
 
 
-def text(rows: Sequence[Mapping[str, Any]], form: str) -> str:
+def text(rows: Sequence[Mapping[str, Any]], form: str, metrics: Sequence[Shown] = METRICS) -> str:
     """The comparison as CSV (plain numbers), Markdown or LaTeX."""
     if form == "csv":
-        return _csv(rows)
+        return _csv(rows, metrics)
+    head = _head(metrics)
     if form == "markdown":
-        body = _cells(rows, {1: "**{}**", 2: "<u>{}</u>"})
-        return "\n".join("| " + " | ".join(line) + " |" for line in [HEAD, ["---"] * len(HEAD), *body])
+        body = _cells(rows, metrics, {1: "**{}**", 2: "<u>{}</u>"})
+        safe = [[text.replace("|", r"\|") for text in line] for line in body]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *safe])
     body = _cells(
-        [{**r, "method": _tex(r["method"]), "data": _tex(str(r["data"]))} for r in rows],
+        [{**r, **{name: _tex(str(r[name])) for name in ("method", "data", "model")}} for r in rows],
+        metrics,
         {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},
     )
-    lines = [" & ".join(_signs(c) for c in line) + r" \\" for line in [[_tex(h) for h in HEAD], *body]]
+    lines = [" & ".join(_signs(c) for c in line) + r" \\" for line in [[_tex(h) for h in head], *body]]
     return "\n".join(
         [
-            rf"\begin{{tabular}}{{{'l' * len(HEAD)}}}",
+            rf"\begin{{tabular}}{{{'l' * len(head)}}}",
             r"\hline",
             lines[0],
             r"\hline",
@@ -225,23 +246,22 @@ def text(rows: Sequence[Mapping[str, Any]], form: str) -> str:
     )
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown]) -> str:
     out = io.StringIO()
-    names = [f"{p}{m}" for p in ("", "best_") for m in METRICS]
+    names = [f"{prefix}{metric.key}" for prefix in ("", "best_") for metric in metrics]
     writer = csv.writer(out)
     writer.writerow(
         ["method", "data", "model", "rounds", "seeds", *(f"{n}_{s}" for n in names for s in ("mean", "std"))]
     )
     for r in rows:
-        numbers = [(r[n] or {}).get(s, "") for n in names for s in ("mean", "std")]
+        numbers = [(r.get(n) or {}).get(s, "") for n in names for s in ("mean", "std")]
         writer.writerow([r["method"], r["data"], r["model"], r["rounds"], len(r["seeds"]), *numbers])
     return out.getvalue().rstrip()
 
 
 def _tex(text: str) -> str:
-    for plain, tex in {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.items():
-        text = text.replace(plain, tex)
-    return text
+    special = {sign: f"\\{sign}" for sign in "_%&#${}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+    return "".join(special.get(sign, sign) for sign in text)
 
 
 def _signs(text: str) -> str:
@@ -250,7 +270,7 @@ def _signs(text: str) -> str:
     return text
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
+def show(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown] = METRICS) -> None:
     """The comparison in the terminal; within each data set the best is bold, the second underlined."""
     terminal = Console(file=sys.stdout)
     console = terminal if terminal.is_terminal else Console(file=sys.stdout, width=240)
@@ -258,14 +278,15 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table(
         title=f"on {_plain(rows[0]['data'])}" if one else None, title_justify="left", box=None, pad_edge=False
     )
-    for number, name in enumerate(HEAD):
+    head = _head(metrics)
+    for number, name in enumerate(head):
         if not (one and name == "data"):
             table.add_column(name, justify="right" if number > 2 else "left", overflow="fold")
-    escaped = [{**r, "method": _plain(r["method"]), "data": _plain(r["data"])} for r in rows]
-    for line in _cells(escaped, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
-        table.add_row(*(text for name, text in zip(HEAD, line, strict=True) if not (one and name == "data")))
+    escaped = [{**r, **{name: _plain(r[name]) for name in ("method", "data", "model")}} for r in rows]
+    for line in _cells(escaped, metrics, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
+        table.add_row(*(text for name, text in zip(head, line, strict=True) if not (one and name == "data")))
     console.print(table)
 
 
 def _plain(text: object) -> str:
-    return str(text).replace("[", r"\[")
+    return escape(printable(str(text)))

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,14 +11,19 @@ from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedstill.core.value import changes
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.metrics import METRICS, Scorer, Shown
 from fedstill.experiment.result import Result
-from fedstill.experiment.run import Watcher
 from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import Watcher
 
-SHOWN = 12
+FEWEST = 6
+"""So many lines the live table has even on the lowest screen."""
+TAKEN = 7
+"""Lines of a screen that are not the live table's: its head, the progress bar, what stood before."""
 
 
 class Live(Watcher):
@@ -37,6 +42,7 @@ class Live(Watcher):
             TimeRemainingColumn(),
         )
         self.told = 0.0
+        self.metrics: tuple[Shown, ...] = METRICS
 
     def __enter__(self) -> "Live":
         return self
@@ -46,18 +52,21 @@ class Live(Watcher):
             self.view.stop()
         if self.folder is not None and error is not None:
             self.console.print(
-                f"stopped after round {len(self.rows)}; go on with: fedstill resume {self.folder}", soft_wrap=True
+                f"stopped after round {len(self.rows)}; go on with: fedstill resume {self.folder}",
+                soft_wrap=True,
+                markup=False,
             )
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
         """Say what runs, and open the table."""
         self.folder = folder
+        self.metrics = tuple(Scorer.of(experiment.metric, experiment.metrics).shown)
         extra = ", ".join(f"{k}={v}" for k, v in changes(experiment.method).items())
         crowd = f"{experiment.clients} clients, {experiment.active_count} active, seed {experiment.seed}"
         title = f"{experiment.title}{f' ({extra})' if extra else ''} on {stage_name(experiment)}, {crowd}"
         self.task = self.progress.add_task(experiment.title, total=experiment.rounds, completed=first)
         if not self.quiet:
-            self.console.print(title, soft_wrap=True, highlight=False)
+            self.console.print(printable(title), soft_wrap=True, highlight=False, markup=False)
             if self.console.is_terminal:
                 self.view = RichLive(console=self.console, auto_refresh=False)
                 self.view.start()
@@ -72,31 +81,63 @@ class Live(Watcher):
             self.view.update(Group(self._table(), self.progress), refresh=True)
         elif time.monotonic() - self.told > 10:  # not a terminal: a line now and then
             self.told = time.monotonic()
-            scores = "  ".join(f"{n}: AMP {m['amp']:.3f} WLP {m['wlp']:.3f}" for n, m in row["models"].items())
-            self.console.print(f"round {row['round']}  {scores}", soft_wrap=True, highlight=False)
+            scores = "  ".join(f"{name}: {self._line(scores)}" for name, scores in row["models"].items())
+            self.console.print(f"round {row['round']}  {scores}", soft_wrap=True, highlight=False, markup=False)
 
     def note(self, text: str) -> None:
         """A line above the table."""
-        self.console.print(f"note: {text}", soft_wrap=True, highlight=False)
+        self.console.print(printable(f"note: {text}"), soft_wrap=True, highlight=False, markup=False)
+
+    def _line(self, scores: Mapping[str, Any]) -> str:
+        return ", ".join(f"{m.title} {m.text(scores[m.key])} {m.unit}" for m in self.metrics if m.key in FIRST)
 
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False)
-        names = list(self.rows[-1]["models"]) or next(
-            (list(r["models"]) for r in reversed(self.rows) if r["models"]), []
-        )
-        table.add_column("round", justify="right")
+        """The last rounds, models side by side where the screen is wide enough for them, else below one another."""
+        evaluated = [row for row in self.rows if row["models"]]
+        names = list(evaluated[-1]["models"]) if evaluated else []
+        shown = [metric for metric in self.metrics if metric.key in FIRST]
+        wide = Table(box=None, pad_edge=False)
+        wide.add_column("round", justify="right")
         for name in names:
-            for metric in ("AMP ↑", "FM ↓", "WLP ↑"):
-                table.add_column(f"{name}\n{metric}", justify="right")
-        table.add_column("up", justify="right")
-        table.add_column("seconds", justify="right")
-        for row in self.rows[-SHOWN:]:
-            scores = [row["models"].get(n, {}) for n in names]
-            cells = [number(s.get(m), m) for s in scores for m in ("amp", "fm", "wlp")]
-            table.add_row(
-                str(row["round"]), *cells, size(sum(row["bytes"]["up"].values())), f"{sum(row['seconds'].values()):.1f}"
-            )
+            for metric in shown:
+                wide.add_column(f"{name}\n{metric.title} {metric.arrow}", justify="right", no_wrap=True)
+        _add_costs(wide)
+        room = max(FEWEST, self.console.height - TAKEN)
+        for row in self.rows[-room:]:
+            scores = [row["models"].get(name, {}) for name in names]
+            cells = [metric.text(s.get(metric.key)) for s in scores for metric in shown]
+            wide.add_row(str(row["round"]), *cells, *_costs(row))
+        fits = wide.__rich_measure__(self.console, self.console.options.update(width=10_000)).maximum
+        return wide if fits <= self.console.width else self._tall(names, shown, room)
+
+    def _tall(self, names: Sequence[str], shown: Sequence[Shown], room: int) -> Table:
+        """A line for each model and round."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column("round", justify="right")
+        table.add_column("model", overflow="ellipsis", no_wrap=True)
+        for metric in shown:
+            table.add_column(f"{metric.title} {metric.arrow}", justify="right", no_wrap=True)
+        _add_costs(table)
+        for row in self.rows[-max(2, room // max(1, len(names))) :]:
+            for place, name in enumerate(names):
+                scores = row["models"].get(name, {})
+                costs = ("", "") if place else _costs(row)
+                cells = [metric.text(scores.get(metric.key)) for metric in shown]
+                table.add_row("" if place else str(row["round"]), Text(name), *cells, *costs)
         return table
+
+
+FIRST = ("amp", "fm", "wlp")
+"""The metrics that are watched while a run goes."""
+
+
+def _add_costs(table: Table) -> None:
+    for name in ("up", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
+    return size(sum(row["bytes"]["up"].values())), f"{sum(row['seconds'].values()):.1f}"
 
 
 def stage_name(experiment: Experiment) -> str:
@@ -108,16 +149,14 @@ def show_result(result: Result) -> None:
     """The end of a run, on stdout."""
     console = Console(file=sys.stdout)
     table = Table(title=None, box=None, pad_edge=False)
-    for column in ("model", "AMP ↑", "FM ↓", "WLP ↑", "worst client", "global test", "best AMP", "at round"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    amp = result.metric("amp")
+    for column in ("model", *(m.heading for m in result.metrics), "worst client", f"best {amp.title}", "at round"):
+        table.add_column(column, justify="left" if column == "model" else "right", overflow="fold")
     for name in result.models:
-        last, best = result.last(name), result.best(name)
-        each = [(a, k) for k, a in enumerate(last["accuracy_per_client"]) if a is not None]
-        worst = str(min(each)[1]) if each else "–"
-        table.add_row(
-            name, number(last["amp"]), number(last["fm"], "fm"), number(last["wlp"]), worst, number(last["accuracy"]),
-            number(best["amp"]), str(best["round"]),
-        )  # fmt: skip
+        last, best, worst = result.last(name), result.best(name), result.worst(name)
+        cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
+        who = str(worst[0]) if worst else "–"
+        table.add_row(Text(name), *cells, who, amp.text(best["amp"]), str(best["round"]))
     console.print(table)
     total = result.bytes()
     console.print(
@@ -125,14 +164,17 @@ def show_result(result: Result) -> None:
         + (f"; {result.run_dir}" if result.run_dir else ""),
         soft_wrap=True,
         highlight=False,
+        markup=False,
     )
 
 
-def number(value: float | None, metric: str = "") -> str:
-    """A metric for the eye: four digits, FM in thousandths."""
-    if value is None or value != value:
-        return "–"
-    return f"{value:.2e}" if metric == "fm" else f"{value:.4f}"
+def printable(text: str) -> str:
+    """Text from outside as it may stand in a terminal: what would move the cursor or colour the screen is replaced.
+
+    >>> printable("site \x1b[2Jone")
+    'site �[2Jone'
+    """
+    return "".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text)
 
 
 def size(count: float) -> str:

@@ -1,22 +1,24 @@
 """A live page on this machine for runs in progress. It reads the runs' folders and nothing else."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError
+from fedstill.experiment.batch import finished
 from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.result import METRICS
-from fedstill.experiment.run import active
+from fedstill.experiment.drive import active
+from fedstill.experiment.lock import writer
+from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import html
 from fedstill.report.digest import finite
-from fedstill.report.tables import WRONG, find_runs
+from fedstill.report.tables import WRONG, find_runs, metrics_of
 
 RECENT = 5
 """So many rounds say how long the next will take."""
@@ -52,15 +54,21 @@ class Observed:
             if now != self.seen:
                 self.seen, self.rows = now, self.folder.rows()
 
-    def state(self, now: float) -> dict[str, Any]:
+    @property
+    def result(self) -> Result:
+        """What it gave so far."""
+        return Result(self.settings, self.rows, self.path)
+
+    def state(self) -> dict[str, Any]:
         """What the page shows of it."""
         self.refresh()
         plan, rows = self.settings, self.rows
         evaluated = [row for row in rows if row.get("models")]
-        models = list(evaluated[-1]["models"]) if evaluated else []
+        result = self.result
+        models = result.models
         spent = [sum(row["seconds"].values()) for row in rows]
         pace = fmean(spent[-RECENT:]) if spent else None
-        status = self._status(now, pace)
+        status = self._status()
         going = status in ("running", "starting")
         return {
             "name": str(self.path),
@@ -72,31 +80,35 @@ class Observed:
             "done": len(rows),
             "status": status,
             "training": active(self.plan, len(rows)) if going and self.plan and len(rows) < plan["rounds"] else [],
-            "missing": sum(len(row.get("missing", {})) for row in rows),
+            "health": _health(result),
             "bytes": {way: sum(sum(row["bytes"][way].values()) for row in rows) for way in ("down", "up")},
             "seconds": sum(spent),
             "left": None if pace is None or not going else pace * (plan["rounds"] - len(rows)),
             "rounds": [row["round"] for row in evaluated],
-            "models": {m: {k: [row["models"].get(m, {}).get(k) for row in evaluated] for k in METRICS} for m in models},
-            "worst": {m: _worst(evaluated[-1]["models"][m]) for m in models},
+            "models": {m: {k.key: result.curve(m, k.key) for k in result.metrics} for m in models},
+            "worst": {m: _worst(result, m) for m in models},
         }
 
-    def _status(self, now: float, pace: float | None) -> str:
-        if (self.path / "result.json").exists() and len(self.rows) >= self.settings["rounds"]:
+    def _status(self) -> str:
+        if writer(self.path) is not None:
+            return "running" if self.rows else "starting"
+        if finished(self.path):
             return "finished"
         if (self.path / "last_error.txt").exists():
             return "failed"
-        latest = max(
-            f.stat().st_mtime for name in ("metrics.jsonl", "experiment.json") if (f := self.path / name).exists()
-        )
-        if now - latest > 60 + 6 * (pace or 60):  # nobody tells us that a run was stopped; it just falls silent
-            return "silent"
-        return "running" if self.rows else "starting"
+        return "stopped"  # nobody writes there: the lock would say so
 
 
-def _worst(scores: Mapping[str, Any]) -> dict[str, Any] | None:
-    known = [(a, k) for k, a in enumerate(scores.get("accuracy_per_client", [])) if a is not None]
-    return {"client": min(known)[1], "accuracy": min(known)[0]} if known else None
+def _health(result: Result) -> list[str]:
+    """What is wrong with a run: in sum, and the latest rounds with a reply that was not used; empty when it is well."""
+    found = result.health
+    lines = [line for entry in found.rounds if (line := entry.line())]
+    return [str(found), *lines[-RECENT:]] if found.total["used"] < found.total["asked"] else []
+
+
+def _worst(result: Result, model: str) -> dict[str, Any] | None:
+    worst = result.worst(model)
+    return None if worst is None else {"client": worst[0], "value": worst[1]}
 
 
 class Observatory:
@@ -111,20 +123,22 @@ class Observatory:
         runs, notes = [], []
         for path in find_runs(self.path):
             try:
-                runs.append(self.known.setdefault(path, Observed(path)).state(time.time()))
+                runs.append(self.known.setdefault(path, Observed(path)).state())
             except WRONG as error:
                 self.known.pop(path, None)
                 notes.append(f"{path}: {error}")
         if not runs and not notes:
             notes.append(f"{self.path}: no run there yet; waiting")
-        return finite({"runs": runs, "notes": notes})  # type: ignore[no-any-return]
+        shown = metrics_of(self.known[path].result for path in self.known)
+        found = {"metrics": [metric.plain() for metric in shown], "runs": runs, "notes": notes}
+        return finite(found)  # type: ignore[no-any-return]
 
 
 def page(title: str) -> str:
     """The live page: the report's looks, fed by the server it came from."""
     text = html.asset("watch.html")
     for name, part in {
-        "title": title,
+        "title": escape(title),
         "css": html.asset("page.css"),
         "js": _scripts(("charts.js", "watch.js", "shell.js")),
     }.items():

@@ -8,6 +8,9 @@ from fedstill.core.loop import Transport
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Shelf
 
+DROPPED = "dropped out"
+"""The reason that stands in a round for a client that was left out here."""
+
 
 class Dropping:
     """Passes a round on to another transport, less the clients that drop out of it."""
@@ -25,4 +28,4 @@ class Dropping:
         """Each active client is lost with probability `share`, by a stream of its own."""
         lost = {k for k in downs if rng.numpy_stream(env.seed, "drop", env.round, k).random() < self.share}
         replies = {r.client: r for r in self.inner.exchange(env, {k: d for k, d in downs.items() if k not in lost})}
-        return [replies.get(k) or Reply(k, env.sizes[k], None, error="dropped out") for k in downs]
+        return [replies.get(k) or Reply(k, env.sizes[k], None, error=DROPPED) for k in downs]

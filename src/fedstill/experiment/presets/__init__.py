@@ -1,7 +1,8 @@
 """The papers' tables and figures as files: each a base experiment, rows, columns, and the paper's numbers.
 
 A cell's experiment is `base` (with `full`: the paper's size), then the column's `set` (and `full_set`), then the row's
-`set`; its method the row's (and `full_method`), then what the column says of all methods, then of this one.
+`set`; its method the row's (and `full_method`), then what the column says of all methods (and `full_method`), then of
+this one.
 """
 
 import tomllib
@@ -18,7 +19,7 @@ RUNS = ("table", "curves", "times", "forgetting", "features", "clusters", "weigh
 KINDS = (*RUNS, "partition", "images", "centralised", "passes")
 _TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers"}
 _ROW = {"label", "method", "model", "set", "full_method", "full_set"}
-_COLUMN = {"label", "set", "full_set", "method", "methods", "metrics", "only"}
+_COLUMN = {"label", "set", "full_set", "method", "full_method", "methods", "metrics", "only"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Preset:
         if "attack" not in settings:  # the rows name who is malicious; a column without an attack is a normal day
             settings.pop("malicious", None)
         own = column.get("methods", {}).get(method["name"])
-        settings["method"] = _merged([method, full and row.get("full_method"), column.get("method"), own])
+        told = [column.get("method"), full and column.get("full_method"), own]
+        settings["method"] = _merged([method, full and row.get("full_method"), *told])
         return Cell(
             row["label"],
             column["label"],

@@ -309,5 +309,9 @@ const charts = (() => {
 
   const colour = (place) => (place < 10 ? `var(--s${place})` : `hsl(${(place * 137.5) % 360} 55% 52%)`);
 
-  return { svg, html, fixed, mean, deviation, lineChart, barChart, dotChart, bytes, time, colour, DASH };
+  /* Metrics as the page's data tell of them: by key; and a value as they are shown. */
+  const byKey = (metrics) => Object.fromEntries(metrics.map((metric) => [metric.key, metric]));
+  const shown = (metric, value) => `${fixed(metric.factor * value, metric.digits)} ${metric.unit}`;
+
+  return { byKey, shown, svg, html, fixed, mean, deviation, lineChart, barChart, dotChart, bytes, time, colour, DASH };
 })();

@@ -3,13 +3,8 @@
 (() => {
   const { html, svg, fixed, mean, deviation, bytes, time, colour, DASH } = charts;
   const data = JSON.parse(document.getElementById("data").textContent);
-  const METRICS = {
-    amp: { name: "AMP", about: "accuracy averaged over clients", factor: 100, unit: "%", limits: [0, 100] },
-    fm: { name: "FM", about: "variance between clients, smaller is fairer", factor: 1000, unit: "10⁻³", zero: true },
-    wlp: { name: "WLP", about: "accuracy of the worst client", factor: 100, unit: "%", limits: [0, 100] },
-    accuracy: { name: "Global test", about: "accuracy on the global test set", factor: 100, unit: "%", limits: [0, 100] },
-  };
-  const state = { chapter: 0, hidden: new Set(), seed: null, target: null, way: "both", against: "amp", every: false };
+  const METRICS = charts.byKey(data.metrics), FIRST = data.metrics[0];
+  const state = { chapter: 0, hidden: new Set(), seed: null, target: null, way: "both", against: FIRST.key, every: false };
   const byId = (id) => document.getElementById(id);
   const runs = (ids) => ids.map((i) => data.runs[i]);
   const inside = (list) => list.filter((item) => item.chapter === state.chapter);
@@ -24,10 +19,13 @@
   });
   const shown = () => inside(data.series).filter((line) => !state.hidden.has(line.id));
 
+  /* A run that does not report a metric has no values of it. */
+  const values = (run, model, metric) => run.models[model][metric] || [];
+
   /* Mean and spread over seeds at every round that all seeds have (a run still going on ends its line early). */
   function curve(line, metric, abscissa) {
     const found = new Map();
-    for (const run of runs(line.runs)) run.models[line.model][metric].forEach((value, i) => {
+    for (const run of runs(line.runs)) values(run, line.model, metric).forEach((value, i) => {
       if (value === null || value === undefined) return;
       const round = run.rounds[i];
       if (!found.has(round)) found.set(round, [[], []]);
@@ -38,9 +36,9 @@
     return [...found].filter(([, pair]) => pair[0].length === most).sort((a, b) => a[0] - b[0])
       .map(([, [values, places]]) => [mean(places), mean(values), deviation(values)]);
   }
-  const show = (metric, m, s) => fixed(METRICS[metric].factor * m, 2) + (s ? ` ± ${fixed(METRICS[metric].factor * s, 2)}` : "");
+  const spreadText = (entry) => (m, s) => fixed(m, entry.digits) + (s ? ` ± ${fixed(s, entry.digits)}` : "");
   const scaled = (metric) => ([x, m, s]) => [x, METRICS[metric].factor * m, METRICS[metric].factor * s];
-  const some = (metric) => inside(data.series).some((line) => runs(line.runs).some((run) => run.models[line.model][metric].some((v) => v !== null)));
+  const some = (metric) => inside(data.series).some((line) => runs(line.runs).some((run) => values(run, line.model, metric).some((v) => v !== null)));
 
   /* ---- chapters, legend ------------------------------------------------------------------------------------ */
   function chapters() {
@@ -76,9 +74,9 @@
     for (const [metric, entry] of Object.entries(METRICS)) {
       if (!some(metric)) continue;
       charts.lineChart(host, {
-        title: entry.name, unit: `${entry.unit} · ${entry.about}`, x: "round", whole: true, bus, zero: entry.zero, limits: entry.limits, empty: "every line is switched off",
+        title: entry.title, unit: `${entry.unit} · ${entry.about}`, x: "round", whole: true, bus, zero: !entry.limits, limits: entry.limits, empty: "every line is switched off",
         lines: () => shown().map((line) => ({ label: line.label, colour: line.colour, dash: line.dash, points: curve(line, metric).map(scaled(metric)) })),
-        format: (m, s) => fixed(m, 2) + (s ? ` ± ${fixed(s, 2)}` : ""),
+        format: spreadText(entry),
       });
     }
   }
@@ -102,15 +100,15 @@
       const items = all.map((value, k) => ({ name: k, value })).filter((item) => item.value !== null).map((item) => {
         const held = partition && partition.counts[item.name] ? ` · ${partition.counts[item.name].reduce((a, b) => a + b, 0)} training samples` : "";
         const bad = run.malicious.includes(item.name);
-        return { ...item, faint: bad, title: `client ${item.name}${bad ? " (malicious)" : ""}`, about: `${fixed(100 * item.value, 2)} %${held}` };
+        return { ...item, faint: bad, title: `client ${item.name}${bad ? " (malicious)" : ""}`, about: `${charts.shown(FIRST, item.value)}${held}` };
       });
       if (!items.length) continue;
-      const worst = items.reduce((a, b) => (b.value < a.value ? b : a));
+      const worst = items.reduce((a, b) => (FIRST.direction * (b.value - a.value) < 0 ? b : a));
       const untested = all.length - items.length;
       charts.barChart(host, {
-        title: line.label, items, colour: line.colour, average: mean(items.map((i) => i.value)), about: `accuracy of ${items.length} clients`,
+        title: line.label, items, colour: line.colour, average: mean(items.map((i) => i.value)), about: `${items.length} clients, each on its own test`,
         note: `${items.length} clients, round ${run.rounds[run.rounds.length - 1]}${untested ? `; ${untested} without a test` : ""}`,
-        worst: `worst: client ${worst.name}, ${fixed(100 * worst.value, 2)} %`,
+        worst: `worst: client ${worst.name}, ${charts.shown(FIRST, worst.value)}`,
       });
     }
     if (lines.length > few.length) host.append(html("button", { onclick: () => { state.every = true; clients(); } }, `show all ${lines.length}`));
@@ -118,17 +116,19 @@
 
   /* ---- rounds to a target ---------------------------------------------------------------------------------- */
   function last(line, metric) {
-    const values = runs(line.runs).map((run) => run.models[line.model][metric].filter((v) => v !== null).at(-1)).filter((v) => v !== undefined);
-    return values.length ? mean(values) : null;
+    const found = runs(line.runs).map((run) => values(run, line.model, metric).filter((v) => v !== null).at(-1)).filter((v) => v !== undefined);
+    return found.length ? mean(found) : null;
   }
   function reached(run, model, metric, target) {
-    const place = run.models[model][metric].findIndex((value) => value !== null && value >= target);
+    const sign = METRICS[metric].direction, place = values(run, model, metric).findIndex((value) => value !== null && sign * (value - target) >= 0);
     return place < 0 ? null : place;
   }
   function speed() {
     const lines = inside(data.series);
-    const measures = ["amp", "accuracy", "wlp"].filter(some);
+    const measures = data.metrics.filter((entry) => entry.limits && some(entry.key)).map((entry) => entry.key);
     const metric = state.target && measures.includes(state.target.metric) ? state.target.metric : measures[0];
+    if (!measures.length) return;
+    const entry = METRICS[metric];
     const usual = lines.find((line) => data.groups[line.group].method === "fedavg") || lines[0];
     const base = (state.target && lines.find((line) => line.id === state.target.base)) || usual;
     const own = last(base, metric);
@@ -137,11 +137,11 @@
     const change = (part) => { state.target = { metric, base: base.id, value: free, ...part }; speed(); };
     byId("speed-controls").replaceChildren(
       html("label", {}, "metric", html("select", { onchange: (e) => change({ metric: e.target.value, value: null }) },
-        measures.map((m) => html("option", { value: m, selected: m === metric ? "" : null }, METRICS[m].name)))),
+        measures.map((m) => html("option", { value: m, selected: m === metric ? "" : null }, METRICS[m].title)))),
       html("label", {}, "against", html("select", { onchange: (e) => change({ base: +e.target.value, value: null }) },
         lines.map((line) => html("option", { value: line.id, selected: line === base ? "" : null }, line.label)))),
-      html("label", {}, "target (%)", html("input", { type: "number", step: "0.01", min: 0, max: 100, value: target === null ? "" : fixed(100 * target, 2),
-        onchange: (e) => change({ value: e.target.value === "" ? null : +e.target.value / 100 }) })),
+      html("label", {}, `target (${entry.unit})`, html("input", { type: "number", step: "0.01", min: entry.limits[0], max: entry.limits[1], value: target === null ? "" : fixed(entry.factor * target, entry.digits),
+        onchange: (e) => change({ value: e.target.value === "" ? null : +e.target.value / entry.factor }) })),
       ...(free === null ? [] : [html("button", { onclick: () => change({ value: null }) }, `back to ${base.label}'s last`)]));
     const body = byId("speed-body");
     body.replaceChildren();
@@ -165,8 +165,8 @@
         html("td", {}, text), html("td", {}, ratio), html("td", {}, hit.length ? bytes(mean(hit.map((r) => r.sent))) : "–")));
     }
     byId("speed-note").textContent = free === null
-      ? `Target: the ${METRICS[metric].name} of ${base.label} after its last round, ${fixed(100 * target, 2)} %, mean over its seeds; its own rounds are all of them.`
-      : `Target: ${METRICS[metric].name} ≥ ${fixed(100 * target, 2)} %.`;
+      ? `Target: the ${entry.title} of ${base.label} after its last round, ${charts.shown(entry, target)}, mean over its seeds; its own rounds are all of them.`
+      : `Target: ${entry.title} ${entry.direction > 0 ? "≥" : "≤"} ${charts.shown(entry, target)}.`;
   }
 
   /* ---- what was sent --------------------------------------------------------------------------------------- */
@@ -188,18 +188,18 @@
     const ways = [["both", "up and down"], ["up", "up"], ["down", "down"]];
     byId("traffic-controls").replaceChildren(
       html("label", {}, "metric", html("select", { onchange: (e) => { state.against = e.target.value; traffic(); } },
-        Object.keys(METRICS).filter(some).map((m) => html("option", { value: m, selected: m === state.against ? "" : null }, METRICS[m].name)))),
+        Object.keys(METRICS).filter(some).map((m) => html("option", { value: m, selected: m === state.against ? "" : null }, METRICS[m].title)))),
       html("label", {}, "direction", html("select", { onchange: (e) => { state.way = e.target.value; traffic(); } },
         ways.map(([way, name]) => html("option", { value: way, selected: way === state.way ? "" : null }, name)))));
     const sent = (run, i) => (state.way === "up" ? run.traffic.up[i] : state.way === "down" ? run.traffic.down[i] : run.traffic.up[i] + run.traffic.down[i]);
     const most = Math.max(1, ...groups.flatMap((g) => runs(g.runs).map((run) => sent(run, run.rounds.length - 1))));
     const [unit, per] = most >= 1e9 ? ["GB", 1e9] : most >= 1e6 ? ["MB", 1e6] : ["kB", 1e3];
-    const host = byId("traffic-chart"), metric = some(state.against) ? state.against : "amp", entry = METRICS[metric];
+    const host = byId("traffic-chart"), metric = some(state.against) ? state.against : FIRST.key, entry = METRICS[metric];
     host.replaceChildren();
     charts.lineChart(host, {
-      title: `${entry.name} against bytes`, unit: `${entry.unit}, ${unit} sent by and to all clients`, x: unit, snap: false, zero: entry.zero, limits: entry.limits, empty: "every line is switched off",
+      title: `${entry.title} against bytes`, unit: `${entry.unit}, ${unit} sent by and to all clients`, x: unit, snap: false, zero: !entry.limits, limits: entry.limits, empty: "every line is switched off",
       lines: () => shown().map((line) => ({ label: line.label, colour: line.colour, dash: line.dash, points: curve(line, metric, sent).map(scaled(metric)).map(([x, m, s]) => [x / per, m, s]) })),
-      format: (m, s) => fixed(m, 2) + (s ? ` ± ${fixed(s, 2)}` : ""), at: (x) => `${x.toFixed(x < 10 ? 2 : 1)} ${unit}`,
+      format: spreadText(entry), at: (x) => `${x.toFixed(x < 10 ? 2 : 1)} ${unit}`,
     });
     const part = (group, way, name) => mean(runs(group.runs).map((run) => run.fields[way][name] || 0));
     const chosen = state.way === "both" ? ["up", "down"] : [state.way];

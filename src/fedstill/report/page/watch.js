@@ -3,9 +3,8 @@
 (() => {
   const { html, svg, fixed, bytes, time, colour, DASH } = charts;
   const byId = (id) => document.getElementById(id);
-  const METRICS = { amp: ["AMP", "%", 100], fm: ["FM", "10⁻³", 1000], wlp: ["WLP", "%", 100], accuracy: ["Global test", "%", 100] };
   const hidden = new Set(), touched = new Set();
-  let runs = [], drawn = [], bus = [];
+  let runs = [], metrics = [], drawn = "", bus = [];
   const short = (run) => run.name.split("/").slice(-2).join("/");
 
   function lines() {
@@ -20,8 +19,9 @@
       const live = run.status === "running" || run.status === "starting";
       const scores = Object.entries(run.models).map(([model, m]) => {
         const worst = run.worst[model];
-        const last = (metric) => { const v = m[metric].filter((x) => x !== null).at(-1); return v === undefined ? "–" : `${fixed(100 * v, 2)} %`; };
-        return html("div", { class: "sub" }, `${model}: AMP ${last("amp")}, global test ${last("accuracy")}${worst ? `, worst client ${worst.client}: ${fixed(100 * worst.accuracy, 2)} %` : ""}`);
+        const last = (metric) => { const v = (m[metric.key] || []).filter((x) => x !== null).at(-1); return v === undefined ? null : `${metric.title} ${charts.shown(metric, v)}`; };
+        const numbers = metrics.map(last).filter((text) => text !== null);
+        return html("div", { class: "sub" }, `${model}: ${numbers.join(", ")}${worst ? `, worst client ${worst.client}: ${charts.shown(metrics[0], worst.value)}` : ""}`);
       });
       return html("article", { "data-run": run.name },
         html("strong", {}, html("span", { class: "dot", style: `background:${colour(i)}` }), ` ${short(run)} `),
@@ -30,7 +30,7 @@
         html("div", { class: "progress", role: "progressbar", "aria-valuenow": share, "aria-valuemin": 0, "aria-valuemax": 100 }, html("i", { style: `width:${share}%;background:${colour(i)}` })),
         html("div", {}, `round ${run.done} of ${run.planned} · ${bytes(run.bytes.up)} ↑ ${bytes(run.bytes.down)} ↓ · ${time(run.seconds)}${run.left === null ? "" : ` · ${time(run.left)} left`}`),
         run.training.length ? html("div", { class: "sub" }, `training in round ${run.done + 1}: ${run.training.length > 24 ? `${run.training.slice(0, 24).join(", ")} …` : run.training.join(", ")}`) : null,
-        run.missing ? html("div", { class: "sub" }, `${run.missing} turns without an answer`) : null, ...scores);
+        run.health.length ? html("div", { class: "note", role: "note" }, run.health.map((line) => html("div", {}, line))) : null, ...scores);
     }));
   }
 
@@ -49,17 +49,18 @@
   }
 
   function curves() {
-    const wanted = Object.keys(METRICS).filter((metric) => lines().some((line) => line.run.models[line.model][metric].some((v) => v !== null)));
-    if (wanted.join() === drawn.join()) { bus.forEach((chart) => chart.draw()); return; }
-    drawn = wanted;
+    const values = (line, metric) => line.run.models[line.model][metric.key] || [];
+    const wanted = metrics.filter((metric) => lines().some((line) => values(line, metric).some((v) => v !== null)));
+    const names = wanted.map((metric) => metric.key).join();
+    if (names === drawn) { bus.forEach((chart) => chart.draw()); return; }
+    drawn = names;
     bus = [];
     byId("curves-grid").replaceChildren();
     for (const metric of wanted) {
-      const [name, unit, factor] = METRICS[metric];
       charts.lineChart(byId("curves-grid"), {
-        title: name, unit, x: "round", whole: true, bus, zero: metric === "fm", limits: factor === 100 ? [0, 100] : null, format: (m) => fixed(m, 2),
+        title: metric.title, unit: metric.unit, x: "round", whole: true, bus, zero: !metric.limits, limits: metric.limits, format: (m) => fixed(m, metric.digits),
         lines: () => lines().filter((line) => !hidden.has(line.key)).map((line) => ({ ...line,
-          points: line.run.models[line.model][metric].map((v, i) => [line.run.rounds[i], v === null ? null : factor * v, 0]).filter((p) => p[1] !== null) })),
+          points: values(line, metric).map((v, i) => [line.run.rounds[i], v === null ? null : metric.factor * v, 0]).filter((p) => p[1] !== null) })),
       });
     }
   }
@@ -71,6 +72,7 @@
       const answer = await fetch("state.json", { cache: "no-store" });
       const state = await answer.json();
       runs = state.runs;
+      metrics = state.metrics;
       const going = runs.filter((run) => run.status === "running" || run.status === "starting").length;
       byId("status").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${going} going on · ${new Date().toLocaleTimeString()}`;
       byId("notes").replaceChildren(...(state.notes.length ? [html("div", { class: "note" }, html("ul", {}, state.notes.slice(0, 8).map((note) => html("li", {}, note))))] : []));

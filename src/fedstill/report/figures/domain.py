@@ -33,7 +33,7 @@ def pictures(result: Result) -> list[tuple[str, Figure]]:
         found.append(("do the discriminators know their domain?", correlation_figure(told)))
     checkpoint = None if folder is None else folder.latest()[0]
     gallery = getattr(checkpoint.server, "gallery", None) if checkpoint is not None else None
-    if gallery:
+    if gallery and np.asarray(next(iter(gallery.values()))).ndim == 4:  # only images are drawn here
         found.append(("generated samples over the rounds", samples_figure(gallery)))
     return found
 

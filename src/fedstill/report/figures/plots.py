@@ -19,29 +19,25 @@ from numpy.typing import NDArray
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state
+from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
-from fedstill.report.partition import partition_figure
+from fedstill.report.figures.partition import partition_figure
 
 Pictures = list[tuple[str, Figure]]
 
 PAINTERS = {
-    "partition": "fedstill.report.plots:partition",
-    "forgetting": "fedstill.report.plots:forgetting",
-    "trust": "fedstill.report.plots:trust",
-    "domain": "fedstill.report.plots:domain",
-    "imagined": "fedstill.report.plots:imagined",
+    "partition": "fedstill.report.figures.plots:partition",
+    "forgetting": "fedstill.report.figures.plots:forgetting",
+    "trust": "fedstill.report.figures.plots:trust",
+    "domain": "fedstill.report.figures.plots:domain",
+    "imagined": "fedstill.report.figures.plots:imagined",
 }
 """Where the painters are, by the kind of picture: `module:function`."""
 
-_PANELS = {
-    "amp": ("AMP (%)", 100),
-    "fm": ("FM (10⁻³)", 1000),
-    "wlp": ("WLP (%)", 100),
-    "accuracy": ("global test (%)", 100),
-}
 _COLOURS = ("#1f6fc4", "#d2521a", "#0f8f68", "#a8459b", "#c18a00", "#2b9fb8")
 _INK, _GRID, _EDGE = "#1f2933", "#e4e7eb", "#9aa5b1"
 CLIENTS, SAMPLES = 2, 13
@@ -76,9 +72,9 @@ def partition(result: Result) -> Pictures:
 def forgetting(result: Result) -> Pictures:
     """Accuracy on each class over the rounds, for runs that tracked it."""
     tracked = any("per_class" in scores for row in result.rows for scores in row.get("models", {}).values())
-    if not tracked or find_spec("fedstill.report.forgetting") is None:
+    if not tracked:
         return []
-    from fedstill.report.forgetting import local_figure, rounds_figure
+    from fedstill.report.figures.forgetting import local_figure, rounds_figure
 
     found = [("accuracy on each class, over the rounds", rounds_figure(result))]
     trained = any("per_class_after_training" in s for row in result.rows for s in row.get("models", {}).values())
@@ -89,9 +85,7 @@ def forgetting(result: Result) -> Pictures:
 
 def trust(result: Result) -> Pictures:
     """Client features, their clusters and the class weights, for runs that tell whom they trusted."""
-    if find_spec("fedstill.report.trust") is None:
-        return []
-    from fedstill.report.trust import clusters_figure, features_figure, weights_figure
+    from fedstill.report.figures.trust import clusters_figure, features_figure, weights_figure
 
     malicious, names = malicious_clients(result), _class_names(result)
     found: Pictures = []
@@ -108,9 +102,11 @@ def trust(result: Result) -> Pictures:
 def domain(result: Result) -> Pictures:
     """Generated samples and what the discriminators know, for runs that tell of domain weights."""
     told = any(name.startswith("domain") for row in result.rows for name in row.get("facts", {}))
-    if not told or find_spec("fedstill.report.domain") is None:  # a checkpoint is only opened where there is something
+    if (
+        not told or find_spec("fedstill.report.figures.domain") is None
+    ):  # a checkpoint is only opened where there is something
         return []
-    from fedstill.report.domain import pictures as found
+    from fedstill.report.figures.domain import pictures as found
 
     return found(result)
 
@@ -121,7 +117,7 @@ def imagined(result: Result) -> Pictures:
     if result.run_dir is None or name not in methods or not hasattr(methods[name], "make_generator"):
         return []
     state, _ = RunDir(result.run_dir).latest()
-    kept = {} if state is None else {k: state.clients[k] for k in sorted(state.clients)[:CLIENTS]}
+    kept = {} if state is None else {k: method_state(state.clients[k]) for k in sorted(state.clients)[:CLIENTS]}
     if not all(hasattr(own, "generator") for own in kept.values()):
         return []
     try:
@@ -129,7 +125,8 @@ def imagined(result: Result) -> Pictures:
         env = stage(plan, Storage()).env
     except FedstillError:  # the data are not on this machine
         return []
-    mean, std = (np.array(values)[:, None, None] for values in (env.mean, env.std))
+    if not isinstance(env.kind, Image):
+        return []
     found: Pictures = []
     for client, own in kept.items():
         here = env.at(len(result.rows), client)
@@ -140,8 +137,8 @@ def imagined(result: Result) -> Pictures:
             return []
         noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
         with torch.no_grad():
-            images = generator.train()(noise)[:SAMPLES].numpy() * std + mean
-        found.append((f"imagined by client {client}", images_figure(images.clip(0, 1), [""] * SAMPLES)))
+            images = env.kind.shown(generator.train()(noise)[:SAMPLES]).numpy()
+        found.append((f"imagined by client {client}", images_figure(images, [""] * SAMPLES)))
     return found
 
 
@@ -160,26 +157,22 @@ def malicious_clients(result: Result) -> list[int]:
         return []
 
 
+@views.register("curves")
 def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     """A panel for each metric, a line for each model."""
-    for metric in metrics:
-        if metric not in _PANELS:
-            raise UsageError(f"metric = {metric!r}: must be one of {', '.join(_PANELS)}")
-    shown = [
-        m for m in metrics or _PANELS if any(v is not None for name in result.models for v in result.curve(name, m))
-    ]
+    wanted = [result.metric(key) for key in metrics] or result.metrics
+    shown = [metric for metric in wanted if _known(result, metric.key)]
     if not shown:
         raise UsageError("nothing to plot: no round was evaluated")
     figure = Figure(figsize=(3.6 * len(shown), 2.9), layout="constrained", facecolor="white")
     rounds = [row["round"] for row in result.rows if row.get("models")]
     for axes, metric in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        title, factor = _PANELS[metric]
         for model, colour in zip(result.models, _COLOURS * len(result.models), strict=False):
-            values = [np.nan if v is None else factor * v for v in result.curve(model, metric)]
+            values = [np.nan if v is None else metric.factor * v for v in result.curve(model, metric.key)]
             axes.plot(
                 rounds, values, color=colour, label=model, linewidth=1.8, marker="o" if len(rounds) == 1 else None
             )
-        axes.set_title(title, fontsize=10, color=_INK, loc="left")
+        axes.set_title(metric.heading, fontsize=10, color=_INK, loc="left")
         axes.set_xlabel("round", fontsize=9, color=_INK)
         axes.grid(color=_GRID, linewidth=0.7)
         axes.tick_params(labelsize=8, color=_EDGE, labelcolor=_INK)
@@ -188,6 +181,11 @@ def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
     if len(result.models) > 1:
         figure.axes[0].legend(fontsize=8, frameon=False)
     return figure
+
+
+def _known(result: Result, metric: str) -> bool:
+    """Has any model a value of this metric?"""
+    return any(value is not None for model in result.models for value in result.curve(model, metric))
 
 
 def images_figure(images: NDArray[np.floating[Any]], names: Sequence[str], across: int = 13) -> Figure:

@@ -1,0 +1,47 @@
+"""What only images have: a size in pixels that a model may ask for."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedstill.core.errors import UsageError
+from fedstill.data.kinds.image import Image
+from fedstill.data.samples import Dataset, Samples
+
+
+def images(x: Tensor, y: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Samples:
+    """Samples from images N×C×H×W (uint8 or float32), with a mean and a deviation for each channel."""
+    return Samples(x, y, Image(tuple(x.shape[1:]), mean, std))
+
+
+def fit(samples: Samples, pixels: tuple[int, ...] | None, black: float = 0) -> Samples:
+    """Images of a size that the model takes (`pixels`; None: any): 28 gets a border to 32, 8 is repeated to 32.
+
+    Samples that are no images are returned as they are.
+    """
+    kind = samples.kind
+    if not isinstance(kind, Image) or pixels is None:
+        return samples
+    channels, height, width = kind.shape
+    if height == width and height in pixels:
+        return samples
+    if 32 in pixels and (height, width) == (28, 28):
+        x = F.pad(samples.x, (2, 2, 2, 2), value=black)
+    elif 32 in pixels and (height, width) == (8, 8):
+        x = samples.x.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
+    else:
+        sizes = " or ".join(f"{p}×{p}" for p in pixels)
+        brought = " (28×28 and 8×8 are brought to 32×32)" if 32 in pixels else ""
+        raise UsageError(f"images of {height}×{width} pixels: the model takes {sizes}{brought}; resize them first")
+    return replace(samples, x=x, kind=replace(kind, shape=(channels, 32, 32)))
+
+
+def fitted(dataset: Dataset, pixels: tuple[int, ...] | None) -> Dataset:
+    """The data set in an image size that the model takes; see `fit`."""
+    if not isinstance(dataset.kind, Image) or pixels is None:
+        return dataset
+    black = 0 if dataset.train.x.dtype == torch.uint8 else dataset.train.x.min().item()
+    test = None if dataset.test is None else fit(dataset.test, pixels, black)
+    return replace(dataset, train=fit(dataset.train, pixels, black), test=test)

@@ -1,0 +1,122 @@
+"""The driver: the loop over an open transport; every round is examined, written and told."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from fedstill.core.errors import RunError
+from fedstill.core.loop import Round, Transport, rounds
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.health import Health, cause
+from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.result import Result, principal
+from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.stage import Stage
+from fedstill.experiment.watcher import StopRun, Watcher
+
+
+class Examines(Protocol):
+    """Who makes a round's line of metrics."""
+
+    def row(self, done: Round) -> dict[str, Any]:
+        """Everything about a round, as plain numbers, text and lists."""
+
+
+def drive(
+    plan: Experiment,
+    ready: Stage,
+    link: Transport,
+    examiner: Examines,
+    folder: RunDir | None,
+    checkpoint: Checkpoint | None,
+    watcher: Watcher,
+) -> Result:
+    """Drive the loop over an open transport, to its last round or until it is stopped."""
+    first = checkpoint.round if checkpoint else 0
+    rows = folder.rows() if folder else []
+    watcher.started(plan, ready, folder.path if folder else None, first)
+    for note in ready.notes:
+        watcher.note(note)
+    server = checkpoint.server if checkpoint else None
+    why = ""
+    sample = partial(active, plan)
+    for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
+        rows.append(examiner.row(done))
+        number = done.number + 1
+        if folder:
+            folder.append(rows[-1])
+        why = _told(plan, rows, watcher)
+        if folder and (why or number % plan.checkpoint_every == 0 or number == plan.rounds):
+            folder.checkpoint(Checkpoint(number, done.server, link.states))
+        if why:
+            break
+    return ended(Result.of(plan.plain(), rows, folder.path if folder else None, why), plan, folder, watcher)
+
+
+def _told(plan: Experiment, rows: list[dict[str, Any]], watcher: Watcher) -> str:
+    """Tell of the last round, and say why the run is to stop here (empty: it goes on)."""
+    if ill := Health.of(rows[-1:]).rounds[0].line():
+        watcher.note(ill)
+    try:
+        watcher.round(rows[-1])
+    except StopRun as wish:
+        return str(wish) or "stopped by a watcher"
+    return exhausted(rows, plan.patience, direction(plan))
+
+
+def direction(plan: Experiment) -> int:
+    """1 where a larger AMP is better, -1 where a smaller one is (of a loss, say)."""
+    return next(shown.direction for shown in Scorer.of(plan.metric, plan.metrics).shown if shown.key == "amp")
+
+
+def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None, sign: int = 1) -> str:
+    """Why a run has no patience left, from its lines alone: so a run that was resumed stops in the same round.
+
+    >>> rows = [{"round": t, "models": {"overall": {"amp": amp}}} for t, amp in enumerate([0.2, 0.5, 0.4, 0.5])]
+    >>> exhausted(rows, 3), exhausted(rows, 2)
+    ('', 'no better AMP of overall than in round 1, for 2 evaluated rounds')
+    """
+    evaluated = [row for row in rows if row["models"]]
+    if patience is None or not evaluated:
+        return ""
+    model = principal(evaluated[-1]["models"])
+    curve = [row["models"].get(model, {}).get("amp") for row in evaluated]
+    known = [float("-inf") if amp is None or amp != amp else sign * float(amp) for amp in curve]
+    best = max(range(len(known)), key=known.__getitem__)
+    if len(known) - 1 - best < patience:
+        return ""
+    return f"no better AMP of {model} than in round {evaluated[best]['round']}, for {patience} evaluated rounds"
+
+
+def ended(result: Result, plan: Experiment, folder: RunDir | None, watcher: Watcher) -> Result:
+    """The end of a run: a failure where no reply was ever used, else its result is written and told."""
+    health = result.health
+    if health.failed:
+        raise RunError(f"no reply was used in {len(result.rows)} rounds ({health}): {cause(plan.method, health)}")
+    if not health.well:
+        watcher.note(str(health))
+    if result.stopped:
+        watcher.note(f"stopped after round {len(result.rows)}: {result.stopped}")
+    if folder:
+        folder.write("result.json", result.summary())
+    watcher.ended(result)
+    return result
+
+
+def active(plan: Experiment, t: int) -> list[int]:
+    """The clients active in a round: m of K, uniformly, without replacement."""
+    return plan.active_in(t)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for each operation: small models are faster so, and every transport gives the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,107 @@
+"""The examiner: a round's line of metrics, from what the round left."""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fedstill.core.facts import Truth, derive
+from fedstill.core.loop import Round, Transport
+from fedstill.core.method import Env
+from fedstill.core.turn import method_state
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.evaluate import Marks, mean_marks
+from fedstill.experiment.stage import Stage
+
+
+class Examiner:
+    """Makes a round's line of metrics."""
+
+    def __init__(self, plan: Experiment, ready: Stage, link: Transport) -> None:
+        self.plan = plan
+        self.env = ready.env
+        self.exam = ready.exam
+        self.counts = ready.counts
+        self.link = link
+        self.personal: dict[int, tuple[int, Marks, Marks]] = {}
+
+    def row(self, done: Round) -> dict[str, Any]:
+        """Everything about a round, as plain numbers, text and lists."""
+        row = row_of(self.plan, self.env, done, self.scores, self.counts)
+        states = {reply.client: self.link.states.get(reply.client) for reply in done.replies if self.plan.wrappers}
+        for wrapper in self.plan.wrappers:
+            row["facts"].update(wrapper.facts(self.env.at(done.number), states))
+        return row
+
+    def scores(self, done: Round) -> dict[str, Any]:
+        """Every model's metrics."""
+        env = self.env.at(done.number)
+        found: dict[str, Any] = {}
+        whose = self.plan.method.architectures(env, done.server)
+        for name, weights in self.plan.method.models(env, done.server).items():
+            answers = self.exam.answers(self.env.module(weights, whose.get(name)))
+            found[name] = self.exam.scores(answers)
+            if self.plan.per_class:
+                found[name]["per_class"] = self.exam.per_class(answers.correct)
+        trained = [(w, r.client) for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
+        if self.plan.per_class and found and trained:
+            after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
+            found[next(iter(found))]["per_class_after_training"] = after
+        return {**found, **self._own()}
+
+    def _own(self) -> dict[str, Any]:
+        """The clients' own models, examined when they have changed."""
+        for client, entry in self.link.states.entries.items():
+            if self.personal.get(client, (-1,))[0] == entry.version:
+                continue
+            weights = self.plan.method.own(self.env.at(0, client), method_state(entry.read()))
+            if weights is None:
+                return {}
+            answers = self.exam.answers(self.env.module(weights, client))
+            marks = self.exam.local_marks(answers, client), self.exam.global_marks(answers)
+            self.personal[client] = (entry.version, *marks)
+        if not self.personal:
+            return {}
+        local = [self.personal[k][1] if k in self.personal else {} for k in range(self.env.clients)]
+        each = [marks for _, _, marks in self.personal.values()]
+        scores = self.exam.summary(local, mean_marks(each))
+        whole = {k: a for k, (_, _, marks) in self.personal.items() if (a := marks.get("accuracy")) is not None}
+        scores["accuracy_median"] = median(whole.values()) if whole else None
+        if self.plan.malicious:
+            scores["accuracy_honest"] = _mean([a for k, a in whole.items() if k not in self.plan.malicious_clients])
+        return {"personal": scores}
+
+
+def row_of(
+    plan: Experiment,
+    env: Env,
+    done: Round,
+    scores: Callable[[Round], dict[str, Any]],
+    counts: np.ndarray[Any, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything about a round, as plain numbers, text and lists.
+
+    `scores` examines the models; `counts` are the clients' training samples by class, where they are known.
+    """
+    began = time.perf_counter()
+    row: dict[str, Any] = {
+        "round": done.number + 1,
+        "active": sorted([r.client for r in done.replies] + list(done.missing)),
+        "missing": {str(k): why for k, why in done.missing.items()},
+        "models": {},
+        "bytes": done.bytes,
+        "client_seconds": {str(r.client): round(r.seconds, 4) for r in done.replies},
+    }
+    last = done.number + 1 == plan.rounds
+    if (done.number + 1) % plan.evaluate_every == 0 or last:
+        row["models"] = scores(done)
+    row["facts"] = dict(plan.method.facts(env.at(done.number), done.server))
+    derive(row, Truth(plan.malicious_clients, counts))
+    row["seconds"] = {**done.seconds, "evaluate": time.perf_counter() - began}
+    return row
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,133 @@
+"""The queue: what no record answers yet is run, most telling cells first, until the budget is spent.
+
+`presets/queue.toml` names the cells that come first; then come all other cells of all presets, seed by seed. A run that
+is stopped goes on where it was; a run that ends becomes a record at once, so that killing the queue loses nothing.
+"""
+
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import UsageError, unknown
+from fedstill.experiment import batch
+from fedstill.experiment.batch import Job, News
+from fedstill.experiment.centralised import student_record
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.lock import writing
+from fedstill.experiment.presets import Preset, presets, read_preset
+from fedstill.experiment.records import Archive, question, record_of
+from fedstill.experiment.reproduce import STUDENTS, Entry, plan
+
+RECORDED = ("table", "curves", "times", "centralised")
+"""Kinds of presets whose cells a record can answer."""
+SEEDS = 3
+_TURN = {"preset", "rows", "columns", "seeds", "rounds"}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Cells that come next: of a preset, by labels, for these seeds; `rounds` instead of the preset's."""
+
+    preset: str
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (1,)
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that is asked for, and the cell that asks first."""
+
+    job: Job
+    cell: str
+    student: Experiment | None = None
+    """The student that is taught once the job, its teacher, is done."""
+
+
+def turns() -> list[Turn]:
+    """The order in `queue.toml`, then every preset, first seed first."""
+    text = (resources.files("fedstill.experiment.presets") / "queue.toml").read_text(encoding="utf-8")
+    first = [_turn(entry) for entry in tomllib.loads(text)["turns"]]
+    kinds = {name: read_preset(name).kind for name in presets()}
+    every = [Turn(name, seeds=(s,)) for s in range(1, SEEDS + 1) for name, kind in kinds.items() if kind in RECORDED]
+    return first + every
+
+
+def _turn(entry: Mapping[str, Any]) -> Turn:
+    for key in entry:
+        if key not in _TURN:
+            raise unknown("key of a turn in queue.toml", key, _TURN)
+    rows, columns, seeds = (
+        tuple(entry.get(key, usual)) for key, usual in (("rows", ()), ("columns", ()), ("seeds", (1,)))
+    )
+    return Turn(entry["preset"], rows, columns, seeds, entry.get("rounds"))
+
+
+def wanted(order: Sequence[Turn], archive: Archive, out: Path) -> Iterator[Asked]:
+    """Every run that is asked for and has no record, once, in order; cells that cannot run here are passed over."""
+    longest: dict[str, int] = {}
+    for turn in order:
+        preset = read_preset(turn.preset)
+        entries = plan(preset, out, seeds=max(turn.seeds), rounds=turn.rounds, rows=turn.rows, columns=turn.columns)
+        for entry in entries:
+            for one in _runs(preset, entry, turn):
+                asked = one.student or one.job.plan
+                longer = longest.get(question(asked), 0) >= asked.rounds
+                if not longer and archive.find(asked) is None:
+                    longest[question(asked)] = asked.rounds
+                    yield one
+
+
+def _runs(preset: Preset, entry: Entry, turn: Turn) -> Iterator[Asked]:
+    cell = f"{preset.name} · {entry.cell.row} × {entry.cell.column}"
+    for asked, job in zip(entry.plans, entry.jobs, strict=False):
+        if job.plan.seed in turn.seeds:
+            student = asked if preset.kind in STUDENTS and entry.cell.model == "student" else None
+            yield Asked(job, cell, student)
+
+
+def carry_on(
+    archive: Archive,
+    out: Path,
+    *,
+    budget: float,
+    at_once: int | None = None,
+    tell: Callable[[News], None] = lambda news: None,
+    order: Sequence[Turn] | None = None,
+) -> dict[Path, str]:
+    """Run what is missing for `budget` seconds and add a record of each; returns why runs failed, by folder."""
+    until = time.monotonic() + budget
+    asked = {one.job.path: one for one in wanted(turns() if order is None else order, archive, out)}
+
+    def recorded(news: News) -> None:
+        one = asked[news.job.path]
+        if news.what in ("kept", "done"):
+            spent = (news.row or {}).get("cpu_seconds")
+            if archive.find(one.job.plan) is None:
+                archive.add(record_of(one.job.path, one.cell, spent))
+            if one.student is not None:
+                archive.add(student_record(one.student, one.job.path, one.cell))
+        tell(news)
+
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, wait=5):
+        return batch.run_all([one.job for one in asked.values()], at_once, recorded, until)
+
+
+def seconds(text: str) -> float:
+    """A budget in seconds.
+
+    >>> seconds("2h"), seconds("90m"), seconds("1h30m"), seconds("45s")
+    (7200.0, 5400.0, 5400.0, 45.0)
+    """
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
+    if not found or not any(found.groups()):
+        raise UsageError(f"budget = {text!r}: must be a time like 2h, 90m or 1h30m")
+    hours, minutes, rest = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + rest

@@ -1,0 +1,379 @@
+"""Records: one line of JSON for every run that stands behind a number, small enough to be kept with the code.
+
+A record holds the settings, the data's fingerprint, the commit and versions, the machine, the metrics' curves, and
+digests by which a second run can be told to be the same, bit by bit. A folder of records is a set of `.jsonl` files,
+one for each paper; lines are only ever added.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
+from fedstill.core.record import leaves
+from fedstill.data import load
+from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.result import Result
+from fedstill.experiment.rundir import RunDir
+
+DIGITS = 6
+"""Significant digits of a curve's values; the digests are of the full values."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: what was asked, with what it was made, and what came of it."""
+
+    id: str
+    """Twelve hexadecimal digits, from the settings with their seed."""
+    cell: str
+    """The preset's cell for which it was run, `preset · row × column`; empty for a run of one's own."""
+    experiment: Mapping[str, Any]
+    data: str
+    """Fingerprint of the data's content."""
+    split: str
+    """Fingerprint of who holds how many of which class."""
+    commit: str
+    """The code's commit, with `+` where files were changed; empty outside a checkout."""
+    versions: Mapping[str, Any]
+    """Versions and the machine."""
+    date: str
+    rounds: Sequence[int]
+    """The rounds that were examined."""
+    curves: Mapping[str, Mapping[str, Sequence[float | None]]]
+    """Model → metric → its value in each of `rounds`."""
+    per_client: Mapping[str, Sequence[float | None]]
+    """Model → the clients' accuracies in the last round."""
+    facts: Mapping[str, Sequence[float | None]]
+    """What the method reported, round by round."""
+    identification: Sequence[Sequence[float]]
+    """Round, precision and recall, where there were malicious clients."""
+    seconds: Mapping[str, float]
+    """Wall time by phase, over all rounds."""
+    cpu_seconds: float | None
+    """Processor time of the whole run, where it was not interrupted."""
+    modules: Mapping[str, float]
+    """Mean seconds a round of the server's modules."""
+    bytes: Mapping[str, Mapping[str, int]]
+    """Bytes down and up by field, over all rounds."""
+    bits: str
+    """Digest of every score of every round."""
+    weights: str
+    """Digest of all tensors of the server's last state."""
+
+    @property
+    def label(self) -> str:
+        """Method, data, α and seed, for the eye."""
+        e = self.experiment
+        alpha = e.get("partition", {}).get("alpha")
+        shape = "" if alpha is None else f" α {alpha:g}"
+        return f"{e['method']['name']} {Path(str(e['data'])).stem}{shape} seed {e['seed']}"
+
+    @cached_property
+    def plan(self) -> Experiment | None:
+        """The experiment as today's code reads it; None where it no longer can."""
+        try:
+            return experiment(self.experiment)
+        except FedstillError:
+            return None
+
+    @cached_property
+    def question(self) -> str | None:
+        """What the record answers: its settings without those that never change the bits; None: unreadable today."""
+        return None if self.plan is None else question(self.plan)
+
+    def result(self, rounds: int | None = None) -> Result:
+        """The record as a run's result, up to a round: everything that tables and claims read."""
+        last = rounds or int(self.experiment["rounds"])
+        whole = int(self.experiment["rounds"])
+        rows = []
+        for t in range(1, last + 1):
+            row: dict[str, Any] = {"round": t, "models": {}, "facts": {}}
+            row["seconds"] = {phase: spent / whole for phase, spent in self.seconds.items()}
+            row["bytes"] = {way: {f: n // whole for f, n in sent.items()} for way, sent in self.bytes.items()}
+            row["facts"] = {name: curve[t - 1] for name, curve in self.facts.items() if curve[t - 1] is not None}
+            rows.append(row)
+        for place, t in enumerate(self.rounds):
+            if t <= last:
+                rows[t - 1]["models"] = {
+                    model: {metric: curve[place] for metric, curve in known.items()}
+                    for model, known in self.curves.items()
+                }
+        for number, precision, recall in self.identification:
+            if number <= last:
+                rows[int(number) - 1]["identification"] = {"precision": precision, "recall": recall}
+        if last == whole:
+            for model, each in self.per_client.items():
+                rows[-1]["models"][model]["accuracy_per_client"] = list(each)
+        if self.modules and rows:
+            rows[-1]["facts"]["module_seconds"] = dict(self.modules)
+        return Result({**self.experiment, "rounds": last}, rows, None, sum(self.seconds.values()) * last / whole)
+
+    def line(self) -> str:
+        """The record as one line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def question(plan: Experiment) -> str:
+    """What a run of this plan would answer, as text to compare; a longer run answers what a shorter one would."""
+    return json.dumps(identity(plan.plain(), "rounds", reporting=False), sort_keys=True)
+
+
+def record_id(plan: Experiment) -> str:
+    """The id of this plan's record."""
+    return hashlib.sha256(json.dumps(identity(plan.plain()), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> Record:
+    """The record of a finished run, from its folder. The data are read once more, for their fingerprint."""
+    folder = RunDir.open(path)
+    plan = experiment(folder.read("experiment.json"))
+    rows = folder.rows()
+    if len(rows) < plan.rounds:
+        raise RunError(f"{path}: {len(rows)} of {plan.rounds} rounds so far; only a finished run becomes a record")
+    seen = [row for row in rows if row["models"]]
+    versions = dict(folder.read("versions.json") or {})
+    versions.pop("command", None)
+    return Record(
+        id=record_id(plan),
+        cell=cell,
+        experiment=plan.plain(),
+        data=fingerprint(plan),
+        split=_digest(json.dumps((folder.read("partition.json") or {}).get("counts")).encode()),
+        commit=str(versions.pop("commit", "")) or commit(),
+        versions=versions,
+        date=datetime.fromtimestamp((path / "metrics.jsonl").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M"),
+        rounds=[int(row["round"]) for row in seen],
+        curves=_curves(seen),
+        per_client={m: [_short(a) for a in s.get("accuracy_per_client", [])] for m, s in seen[-1]["models"].items()},
+        facts=_facts(rows),
+        identification=[
+            [row["round"], _short(row["identification"]["precision"]), _short(row["identification"]["recall"])]
+            for row in rows
+            if "identification" in row
+        ],
+        seconds=_summed([row["seconds"] for row in rows]),
+        cpu_seconds=None if cpu_seconds is None else round(cpu_seconds, 2),
+        modules=_modules(rows),
+        bytes={way: _summed([row["bytes"][way] for row in rows]) for way in ("down", "up")},
+        bits=scores_digest(rows),
+        weights=weights_digest(folder),
+    )
+
+
+def scores_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Digest of who was active and of every score, in every round."""
+    told = [[row["round"], row["active"], row["models"]] for row in rows]
+    return _digest(json.dumps(told, sort_keys=True).encode())
+
+
+def weights_digest(folder: RunDir) -> str:
+    """Digest of all tensors of the server's state in the last checkpoint."""
+    state, _ = folder.latest()
+    return "" if state is None else tensors_digest(state.server)
+
+
+def tensors_digest(record: Any) -> str:
+    """Digest of all tensors of a record, with their names, shapes and types."""
+    mark = hashlib.sha256()
+    for path, tensor in sorted(leaves(record)):
+        mark.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        mark.update(tensor.contiguous().cpu().numpy().tobytes())
+    return mark.hexdigest()[:16]
+
+
+def fingerprint(plan: Experiment) -> str:
+    """A digest of the content of the data (and of a public set of its own), wherever the files are."""
+    named = [plan.data, plan.public if isinstance(plan.public, str) and plan.public != "train" else None]
+    return "+".join(_content(name) if isinstance(name, str) else "own" for name in named if name is not None)
+
+
+@cache
+def _content(name: str) -> str:
+    data, mark = load(name), hashlib.sha256()
+    for part in (data.train, data.test):
+        for tensor in () if part is None else (part.x, part.y):
+            mark.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
+            mark.update(tensor.contiguous().numpy().data)
+    return mark.hexdigest()[:16]
+
+
+@cache
+def commit() -> str:
+    """The commit of the code that runs, with `+` where its files were changed since; empty outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--", "."], cwd=here.parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and value == value else value
+
+
+def _plain(value: Any) -> float | None:
+    """A number, or the mean of a list of numbers."""
+    if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
+        value = fmean(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return _short(float(value)) if number else None
+
+
+def _curves(seen: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for model, scores in seen[-1]["models"].items():
+        numbers = [name for name, value in scores.items() if isinstance(value, int | float) or value is None]
+        found[model] = {n: [_plain(row["models"].get(model, {}).get(n)) for row in seen] for n in numbers}
+    return found
+
+
+FACTS = ("global_logits", "client_logits", "domain_correlation")
+"""What methods report round by round and tables show."""
+
+
+def _facts(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    there = [name for name in FACTS if any(name in row.get("facts", {}) for row in rows)]
+    return {name: [_plain(row.get("facts", {}).get(name)) for row in rows] for name in there}
+
+
+def _modules(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    spent = [row["facts"]["module_seconds"] for row in rows if row.get("facts", {}).get("module_seconds")]
+    return {name: round(fmean(s[name] for s in spent if name in s), 4) for name in (spent[-1] if spent else {})}
+
+
+def _summed(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0) + value
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in total.items()}
+
+
+class Archive:
+    """A folder of records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: list[Record] | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @property
+    def records(self) -> list[Record]:
+        """All records, as they were added; of two with the same id the later one counts."""
+        if self._read is None:
+            self._read = list({record.id: record for file in self._files() for record in _lines(file)}.values())
+        return self._read
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    @cached_property
+    def _by_question(self) -> dict[str, list[Record]]:
+        found: dict[str, list[Record]] = {}
+        for record in self.records:
+            if record.question is not None:
+                found.setdefault(record.question, []).append(record)
+        return found
+
+    def find(self, plan: Experiment) -> Record | None:
+        """The record of a run that contains this one: the same settings, as many rounds or more; the shortest such."""
+        fit = [
+            record
+            for record in self._by_question.get(question(plan), [])
+            if int(record.experiment["rounds"]) >= plan.rounds and plan.rounds in record.rounds
+        ]
+        return min(fit, key=lambda record: int(record.experiment["rounds"]), default=None)
+
+    def by_id(self, start: str) -> Record:
+        """The record whose id starts so."""
+        fit = [record for record in self.records if record.id.startswith(start)]
+        if len(fit) == 1:
+            return fit[0]
+        if fit:
+            raise UsageError(f"{start}: {len(fit)} records start so: {', '.join(r.id for r in fit[:6])}")
+        raise unknown("record", start, [record.id for record in self.records])
+
+    def add(self, record: Record) -> Path:
+        """Add a record at the end of its paper's file, whole or not at all; returns the file."""
+        preset = record.cell.partition(" · ")[0]
+        file = self.folder / f"{preset.partition('/')[0] or 'own'}.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            before = file.read_bytes() if file.exists() else b""
+            with file.open("ab") as end:
+                end.truncate(before.rfind(b"\n") + 1)  # a line cut off by a crash makes room
+                end.write(record.line().encode())
+                end.flush()
+                os.fsync(end.fileno())
+        except OSError as error:
+            raise RunError(f"{file}: cannot write ({error.strerror or error})") from error
+        self._read = None
+        self.__dict__.pop("_by_question", None)
+        return file
+
+
+def _lines(file: Path) -> Iterator[Record]:
+    known = {f.name for f in fields(Record)}
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            yield Record(**{name: entry[name] for name in known})
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):  # cut off by a crash while it was written
+                return
+            raise UsageError(f"{file}, line {number}: not a record ({type(error).__name__}: {error})") from None
+
+
+Filter = Callable[[Record], bool]
+
+
+def matching(wanted: Sequence[str]) -> Filter:
+    """A filter from `name=value` pairs over settings (`seed=1`, `method=fedkf`, `partition.alpha=0.1`, `cell=*V*`)."""
+    from fnmatch import fnmatchcase
+
+    pairs = []
+    for text in wanted:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r}: must be name=value, like method=fedkf")
+        pairs.append((name, value))
+
+    def fits(record: Record) -> bool:
+        return all(fnmatchcase(str(_setting(record, name)), value) for name, value in pairs)
+
+    return fits
+
+
+def _setting(record: Record, name: str) -> Any:
+    if name in ("id", "cell", "commit", "data_fingerprint"):
+        return {"id": record.id, "cell": record.cell, "commit": record.commit, "data_fingerprint": record.data}[name]
+    if name == "method":
+        return record.experiment["method"]["name"]
+    if name == "alpha":
+        return record.experiment.get("partition", {}).get("alpha")
+    here: Any = record.experiment
+    for step in name.split("."):
+        if not isinstance(here, Mapping) or step not in here:
+            return record.experiment["method"].get(name)
+        here = here[step]
+    return here

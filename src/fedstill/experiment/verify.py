@@ -1,0 +1,72 @@
+"""Running a record again: are the data, the split, the scores and the weights the same, bit by bit?"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import UsageError
+from fedstill.experiment.centralised import student_record, teacher_plan
+from fedstill.experiment.records import Record, record_of
+from fedstill.experiment.run import start
+
+PARTS = {"data": "the data", "split": "the split", "bits": "every score", "weights": "the last weights"}
+DECIDES = ("torch", "numpy", "scikit-learn", "cpu")
+"""The versions that decide bits besides the code."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A record, and what a second run of it gave."""
+
+    record: Record
+    parts: Mapping[str, bool]
+    """What was compared, and whether it was the same."""
+    elsewhere: Mapping[str, tuple[Any, Any]]
+    """Versions or parts of the machine that differ: then and now."""
+
+    @property
+    def same(self) -> bool:
+        """Was everything the same?"""
+        return all(self.parts.values())
+
+    def plain(self) -> dict[str, Any]:
+        """The check as JSON."""
+        return {**{k: v for k, v in asdict(self).items() if k != "record"}, "id": self.record.id, "same": self.same}
+
+
+def verified(record: Record, rounds: int | None = None) -> Check:
+    """Run the record's experiment again, in a folder that is thrown away; of `rounds` alone the curves are compared."""
+    plan = record.plan
+    if plan is None:
+        raise UsageError(f"{record.id}: its settings cannot be read by this version; check out commit {record.commit}")
+    student = "student" in record.curves
+    if rounds and student:
+        raise UsageError(f"{record.id}: a student is taught by a finished teacher; verify it without --rounds")
+    short = min(rounds or plan.rounds, plan.rounds)
+    with tempfile.TemporaryDirectory() as room:
+        path = Path(room) / "again"
+        run = teacher_plan(plan) if student else plan
+        start(replace(run, rounds=short), out=path.parent, name=path.name)
+        again = student_record(plan, path) if student else record_of(path)
+    names = ("data", "split") if short < plan.rounds else tuple(PARTS)
+    parts = {PARTS[name]: getattr(record, name) == getattr(again, name) for name in names}
+    if short < plan.rounds:
+        parts[f"the curves to round {short}"] = _shared(record, again)
+    then, now = record.versions, again.versions
+    return Check(
+        record, parts, {key: (then.get(key), now.get(key)) for key in DECIDES if then.get(key) != now.get(key)}
+    )
+
+
+def _shared(record: Record, again: Record) -> bool:
+    """Do both say the same in every round that both examined, and is there one?"""
+    both = [t for t in again.rounds if t in record.rounds]
+    places = [(list(record.rounds).index(t), list(again.rounds).index(t)) for t in both]
+    return bool(both) and all(
+        record.curves[model][metric][then] == curve[now]
+        for model, known in again.curves.items()
+        for metric, curve in known.items()
+        for then, now in places
+    )

@@ -1,0 +1,29 @@
+"""Logit calibration: rare classes of a client get a margin, so that frequent ones do not push them away."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+
+def margins(counts: Tensor, tau: float) -> Tensor:
+    """τ n_c^(−1/4) of each class; infinite for a class without samples, and 0 for all where τ = 0.
+
+    >>> margins(torch.tensor([16, 1, 0]), 2.0).tolist()
+    [1.0, 2.0, inf]
+    """
+    return tau * counts.double().pow(-0.25).float() if tau else torch.zeros(len(counts))
+
+
+def calibrated_cross_entropy(logits: Tensor, y: Tensor, margin: Tensor, others_only: bool = False) -> Tensor:
+    """−log of e^(f_y − Δ_y) / Σ_c e^(f_c − Δ_c), mean over the batch; classes of infinite margin take no part.
+
+    `others_only` leaves the sample's own class out of the sum: log Σ_{c≠y} e^(f_c − Δ_c) − (f_y − Δ_y), which has no
+    lower bound.
+    """
+    shifted = logits - margin
+    if not others_only:
+        return cross_entropy(shifted, y)
+    own = one_hot(y, logits.shape[-1]).bool()
+    against = shifted.masked_fill(own, -torch.inf)
+    rivals = torch.isfinite(against).any(-1)  # a client with one class has nothing to tell it from
+    return (against[rivals].logsumexp(-1) - shifted[own][rivals]).sum() / len(y)

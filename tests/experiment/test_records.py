@@ -1,0 +1,223 @@
+"""Records of runs, the queue that makes them, and running them again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill import cli
+from fedstill.core.errors import RunError, UsageError
+from fedstill.experiment import queue, reproduce
+from fedstill.experiment.config import experiment
+from fedstill.experiment.presets import read_preset
+from fedstill.experiment.records import Archive, Record, matching, record_id, record_of
+from fedstill.experiment.result import Result
+from fedstill.experiment.run import start
+from fedstill.experiment.verify import verified
+
+SMALL: dict[str, Any] = {
+    "method": {"name": "fedavg", "lr": 0.1, "epochs": 1},
+    "data": "digits",
+    "samples": 300,
+    "clients": 4,
+    "active": 0.5,
+    "rounds": 3,
+    "model": "mlp",
+    "workers": "inline",
+}
+
+TABLE = """
+title = "A tiny table"
+kind = "table"
+metrics = ["amp", "rounds_to:fedavg"]
+[base]
+data = "digits"
+samples = 300
+clients = 4
+active = 0.5
+rounds = 2
+model = "mlp"
+[[rows]]
+label = "FedAvg"
+method = { name = "fedavg", lr = 0.1, epochs = 1 }
+model = "active"
+[[rows]]
+label = "FedAvg (OCA)"
+method = { name = "fedavg", lr = 0.1, epochs = 1 }
+model = "overall"
+[[rows]]
+label = "FedProx"
+method = { name = "fedprox", lr = 0.1, epochs = 1 }
+model = "active"
+[[columns]]
+label = "all"
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "one"
+    start(experiment(SMALL), out=path.parent, name=path.name)
+    return path
+
+
+def test_a_record_reads_as_the_run_it_was_made_of(run: Path) -> None:
+    made, whole = record_of(run, "tiny · FedAvg × all"), Result.read(run)
+    again = made.result()
+    for model in ("active", "overall"):
+        assert again.curve(model, "amp") == pytest.approx(whole.curve(model, "amp"), rel=1e-5)
+        assert again.last(model)["accuracy_per_client"] == pytest.approx(whole.last(model)["accuracy_per_client"], 1e-5)
+    assert again.bytes() == whole.bytes()
+    assert again.seconds == pytest.approx(whole.seconds, abs=0.05)
+    assert again.models == whole.models
+    assert len(made.line()) < 6000
+    assert made.versions["torch"]
+    assert made.versions["cores"]
+
+
+def test_a_longer_run_stands_for_a_shorter_one_but_not_for_another_seed_or_rate(run: Path, tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.add(record_of(run))
+    plan = experiment(SMALL)
+    assert archive.find(plan) is not None
+    short = archive.find(replace(plan, rounds=2))
+    assert short is not None
+    assert short.result(2).curve("active", "amp") == pytest.approx(Result.read(run).curve("active", "amp")[:2], 1e-5)
+    assert archive.find(replace(plan, workers="2")) is not None  # never changes the bits
+    assert archive.find(replace(plan, rounds=4)) is None
+    assert archive.find(replace(plan, seed=2)) is None
+    assert archive.find(experiment({**SMALL, "method": {**SMALL["method"], "lr": 0.2}})) is None
+
+
+def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_path: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    file = archive.add(record)
+    with file.open("a") as end:
+        end.write('{"id": "half')
+    assert [r.id for r in Archive(tmp_path)] == [record.id]
+    archive.add(replace(record, id="other"))
+    assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
+    file.write_text("nonsense\n" + file.read_text())
+    with pytest.raises(UsageError, match=r"own.jsonl, line 1: not a record"):
+        list(Archive(tmp_path))
+
+
+def test_records_are_found_by_their_settings_and_by_how_their_id_starts(run: Path, tmp_path: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run, "tiny · FedAvg × all")
+    archive.add(record)
+    assert matching(["method=fedavg", "seed=1", "alpha=0.1", "lr=0.1", "cell=tiny*"])(record)
+    assert not matching(["partition.alpha=1.0"])(record)
+    assert archive.by_id(record.id[:4]) == archive.records[0]
+    with pytest.raises(UsageError, match="unknown record 'zzz'"):
+        archive.by_id("zzz")
+    with pytest.raises(UsageError, match="must be name=value"):
+        matching(["fedavg"])
+
+
+def test_an_unfinished_run_is_no_record(tmp_path: Path, run: Path) -> None:
+    settings = json.loads((run / "experiment.json").read_text())
+    (tmp_path / "experiment.json").write_text(json.dumps({**settings, "rounds": 9}))
+    (tmp_path / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text())
+    with pytest.raises(RunError, match="3 of 9 rounds so far"):
+        record_of(tmp_path)
+
+
+def test_a_record_is_verified_bit_by_bit_and_a_false_one_is_found_out(run: Path) -> None:
+    record = record_of(run)
+    assert verified(record).same
+    early = verified(record, rounds=2)
+    assert early.same
+    assert "the curves to round 2" in early.parts
+    other = replace(record, experiment={**record.experiment, "method": {**record.experiment["method"], "lr": 0.11}})
+    check = verified(other)
+    assert check.parts == {"the data": True, "the split": True, "every score": False, "the last weights": False}
+    assert not verified(other, rounds=2).same
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "tiny.toml"
+    file.write_text(TABLE)
+    return file
+
+
+def test_the_queue_runs_what_has_no_record_once_and_in_order(table: Path, tmp_path: Path) -> None:
+    """FedAvg's two rows are one run; a turn with more rounds answers the later turn with fewer."""
+    archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
+    order = [
+        queue.Turn(str(table), rows=("FedProx",)),
+        queue.Turn(str(table), rows=("FedAvg",), rounds=3),
+        queue.Turn(str(table), seeds=(1, 2)),
+    ]
+    asked = list(queue.wanted(order, archive, out))
+    assert [(one.cell, one.job.plan.seed, one.job.plan.rounds) for one in asked] == [
+        ("tiny · FedProx × all", 1, 2),
+        ("tiny · FedAvg × all", 1, 3),
+        ("tiny · FedAvg × all", 2, 2),
+        ("tiny · FedProx × all", 2, 2),
+    ]
+    assert queue.carry_on(archive, out, budget=100, at_once=1, order=order[:2]) == {}
+    assert [record.cell for record in archive] == ["tiny · FedProx × all", "tiny · FedAvg × all"]
+    assert all(record.cpu_seconds for record in archive)
+    left = list(queue.wanted(order, archive, out))
+    assert [(one.job.plan.title, one.job.plan.seed) for one in left] == [("fedavg", 2), ("fedprox", 2)]
+
+    preset = read_preset(str(table))
+    entries, done = reproduce.recorded(reproduce.plan(preset, out, seeds=3), archive)
+    found = {(n.row, n.metric): n for n in reproduce.numbers(entries, done, {})}
+    amp = found["FedAvg", "amp"]
+    assert amp.mean == archive.records[1].curves["active"]["amp"][1]  # round 2 of 3
+    assert found["FedAvg", "rounds_to:fedavg"].mean == 2
+    assert found["FedProx", "rounds_to:fedavg"].ours
+
+
+def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_path: Path) -> None:
+    archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
+    order = [queue.Turn(str(table), rows=("FedAvg",))]
+    assert queue.carry_on(archive, out, budget=0, order=order) == {}
+    assert archive.records == []
+    assert queue.carry_on(archive, out, budget=100, order=order) == {}
+    assert len(archive.records) == 1
+
+
+def test_the_shipped_order_names_cells_that_exist(tmp_path: Path) -> None:
+    first = next(iter(queue.wanted(queue.turns(), Archive(tmp_path), tmp_path)))
+    assert first.cell == "fedkf/table5 · FedAvg × α = 0.1"
+    assert first.job.plan.rounds == 100
+
+
+@pytest.mark.parametrize("text", ["", "2", "2d", "h"])
+def test_a_budget_is_a_time(text: str) -> None:
+    with pytest.raises(UsageError, match="must be a time like 2h"):
+        queue.seconds(text)
+
+
+def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as leave:
+        cli.main(words)
+    return int(leave.value.code or 0), capsys.readouterr().out
+
+
+def test_the_commands_add_list_show_compare_and_verify(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--results", str(tmp_path)]
+    code, out = call(["results", "add", str(run), *where], capsys)
+    id = record_id(experiment(SMALL))
+    assert (code, out.startswith(id)) == (0, True)
+    code, out = call(["results", *where, "--where", "method=fedavg", "--json"], capsys)
+    (brief,) = json.loads(out)
+    assert (brief["id"], brief["seed"], set(brief["last"])) == (id, 1, {"active", "overall"})
+    assert call(["results", *where, "--where", "method=fedkf"], capsys)[0] == 2
+    code, out = call(["results", "show", id[:5], *where, "--json"], capsys)
+    assert Record(**json.loads(out)).id == id
+    code, out = call(["results", "compare", *where, "--json"], capsys)
+    assert [row["model"] for row in json.loads(out)] == ["active", "overall"]
+    code, out = call(["results", "verify", id, *where], capsys)
+    assert (code, "the same bits" in out) == (0, True)
+    file = tmp_path / "own.jsonl"
+    file.write_text(file.read_text().replace('"lr":0.1', '"lr":0.2'))
+    code, out = call(["results", "verify", id, *where], capsys)
+    assert (code, "NOT the same" in out) == (1, True)
