@@ -17,6 +17,7 @@ import torch
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Env, Method
+from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
@@ -91,13 +92,14 @@ class Site:
         try:
             letter = opened(data, Enrol, Task, ExamRequest)
             run = checked_name("run", letter.run)
-            match letter:
-                case Enrol():
-                    return record.dumps(self.enrol(letter))
-                case Task():
-                    return record.dumps(self.work(letter, None if load is None else record.loads(load)))
-                case _:
-                    return record.dumps(self.examine(letter, opened(load or b"", Models)))
+            with importing_only(frozenset((*self.methods, self.model))):
+                match letter:
+                    case Enrol():
+                        return record.dumps(self.enrol(letter))
+                    case Task():
+                        return record.dumps(self.work(letter, None if load is None else record.loads(load)))
+                    case _:
+                        return record.dumps(self.examine(letter, opened(load or b"", Models)))
         except Exception as error:
             why = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
             self.say(f"refused: {why}")
