@@ -55,6 +55,8 @@ class Carries(StrEnum):
     GENERATOR = "a generator of local data"
     DISCRIMINATOR = "a domain discriminator"
     FEATURES = "class means and covariances of features"
+    PROTOTYPES = "mean features per class"
+    CLASS_PREDICTIONS = "mean soft predictions per class"
     CONTROL = "a control variate (as large as the weights)"
     CHANGE = "change of the weights since the client's last upload"
     VERSION = "a counter"

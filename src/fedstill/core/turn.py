@@ -16,6 +16,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from fedstill.core import rng
 from fedstill.core.errors import FedstillError
 from fedstill.core.method import Env, Method, Reply
@@ -47,6 +49,25 @@ class Wrapper(Value, ABC):
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""
         return None
+
+    def fitted(self, method: AnyMethod) -> AnyMethod:
+        """The method with the settings that the wrapper needs of it, where they differ."""
+        return method
+
+    def unfit(self, module: nn.Module) -> str | None:
+        """Why it cannot be wrapped around the training of this model, if so."""
+        return None
+
+    def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "Wrapper":
+        """The wrapper with what it leaves open filled in from the run.
+
+        `active` of `clients` clients take part in each of `rounds` rounds; no client has more than `turns` turns.
+        """
+        return self
+
+    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
+        """What to report of a round; `states` are those of its clients after it, where they are known here."""
+        return {}
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:
         """The turn with this wrapper around it. What it keeps for itself it puts into a `Beside` (see `apart`)."""

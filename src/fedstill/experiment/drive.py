@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 
-from fedstill.core import rng
 from fedstill.core.errors import RunError
 from fedstill.core.loop import Round, Transport, rounds
 from fedstill.experiment.config import Experiment
@@ -109,10 +108,7 @@ def ended(result: Result, plan: Experiment, folder: RunDir | None, watcher: Watc
 
 def active(plan: Experiment, t: int) -> list[int]:
     """The clients active in a round: m of K, uniformly, without replacement."""
-    if not plan.method.federated:
-        return [0]
-    stream = rng.numpy_stream(plan.seed, "active", t)
-    return sorted(int(k) for k in stream.choice(plan.clients, plan.active_count, replace=False))
+    return plan.active_in(t)
 
 
 @contextmanager

@@ -29,7 +29,11 @@ class Examiner:
 
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
-        return row_of(self.plan, self.env, done, self.scores, self.counts)
+        row = row_of(self.plan, self.env, done, self.scores, self.counts)
+        states = {reply.client: self.link.states.get(reply.client) for reply in done.replies if self.plan.wrappers}
+        for wrapper in self.plan.wrappers:
+            row["facts"].update(wrapper.facts(self.env.at(done.number), states))
+        return row
 
     def scores(self, done: Round) -> dict[str, Any]:
         """Every model's metrics."""
@@ -52,7 +56,7 @@ class Examiner:
         for client, entry in self.link.states.entries.items():
             if self.personal.get(client, (-1,))[0] == entry.version:
                 continue
-            weights = self.plan.method.own(self.env, method_state(entry.read()))
+            weights = self.plan.method.own(self.env.at(0, client), method_state(entry.read()))
             if weights is None:
                 return {}
             answers = self.exam.answers(self.env.module(weights, client))

@@ -29,10 +29,10 @@ def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Modu
         raise RunError(f"{path}: no whole checkpoint there")
     there = dict(plan.method.models(ready.env, checkpoint.server))
     states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
-    own = {str(k): k for k, state in states.items() if plan.method.own(ready.env, state) is not None}
+    own = {str(k): k for k, state in states.items() if plan.method.own(ready.env.at(0, k), state) is not None}
     which = which or ("overall" if "overall" in there else next(iter([*there, *own]), ""))
     if which in own:
-        weights = plan.method.own(ready.env, states[own[which]])
+        weights = plan.method.own(ready.env.at(0, own[which]), states[own[which]])
         return ready.env.module(weights, own[which]).eval(), ready, which
     if which not in there:
         raise unknown("model of this run", which, [*there, *own])

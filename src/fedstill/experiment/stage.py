@@ -17,6 +17,7 @@ from fedstill.core.kind import Kind
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, forged
+from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
@@ -107,7 +108,10 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         storage=storage,
     )
     for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
-        env.build(place, None)  # a model that does not fit the data is named before anything runs
+        module = env.build(place, None)  # a model that does not fit the data is named before anything runs
+        for wrapper in experiment.wrappers:
+            if wrong := wrapper.unfit(module):
+                raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
     malicious = set(experiment.malicious_clients)
 
     def party(client: int) -> Party:

@@ -56,9 +56,8 @@ class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
         return upload  # type: ignore[no-any-return]
 
     def uploads(self) -> type:
-        """The method's own record; where that is a plain `Update`, what the gather makes of it."""
-        own = self.upload_type()
-        return self.gather.uploads() if own is Update else own
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
 
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`active` (ACA) and, with `Remember`, `overall` (OCA)."""

@@ -86,13 +86,13 @@ class Gather(Value, ABC):
         """The server's own logits on the public set, where the gather has a model that gives them."""
         return None
 
+    def sends(self, upload: type) -> type:
+        """The record that leaves a client whose method would send `upload`."""
+        return upload
+
     def outgoing(self, env: Env, kept: Any, weights: State) -> tuple[Any, Any]:
         """The client's half: what it keeps, and the upload made from its trained weights."""
         return kept, Update(weights)
-
-    def uploads(self) -> type:
-        """The type of the upload that `outgoing` makes."""
-        return Update
 
 
 gathers: Registry[Gather] = Registry("gather", Gather)
@@ -225,6 +225,10 @@ class Remember(Gather):
         """How far the running sum had drifted when it was last made anew."""
         return {"overall_drift": state.drift}
 
+    def sends(self, upload: type) -> type:
+        """With slots on the clients plain weights go with how the slot changed; other uploads have no room for it."""
+        return Changed if self.slots == "client" and upload is Update else upload
+
     def outgoing(self, env: Env, kept: LastUpload | None, weights: State) -> tuple[LastUpload | None, Any]:
         """Without slots on the server, the client sends how its weights changed since its last upload."""
         if self.slots == "server":
@@ -232,10 +236,6 @@ class Remember(Gather):
         last = kept or LastUpload(env.initial(), 0)
         change = {name: tensor.double() - last.weights[name].double() for name, tensor in weights.items()}
         return LastUpload(weights, last.version + 1), Changed(weights, change, last.version)
-
-    def uploads(self) -> type:
-        """Also the change, without slots on the server."""
-        return Update if self.slots == "server" else Changed
 
 
 @gathers.register("chain")
