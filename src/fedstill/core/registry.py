@@ -7,8 +7,8 @@
 >>> shapes["square"] is Square, Registry.name_of(Square)
 (True, 'square')
 
-A thing need not be of this package: `"package.module:Name"` is imported when it is asked for (from the folder one is in,
-too), and what an installed package declares under the entry-point group `fedstill.<kind>` is known by its name there.
+A thing need not be of this package: `"package.module:Name"` is imported when it is asked for (also from the
+folder one is in), and what an installed package declares under the entry-point group `fedstill.<kind>` is known by its name there.
 """
 
 import importlib
@@ -30,7 +30,7 @@ _named_code: ContextVar[frozenset[str] | None] = ContextVar("named code", defaul
 
 @contextmanager
 def importing_only(names: frozenset[str]) -> Iterator[None]:
-    """Inside, of all `package.module:Name` only these are imported: a site runs no code that its operator did not name."""
+    """Inside, only these `package.module:Name` are imported: a site runs no code that its operator did not name."""
     before = _named_code.set(names)
     try:
         yield
