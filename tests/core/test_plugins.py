@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.turn import Wrapper
-from fedstill.data.partition import Iid
+from fedstill.data.partition import IID
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import SignFlip
 from fedstill.parts.averaging import Averaging, Broadcast
@@ -55,7 +55,7 @@ class MyAttack(SignFlip): ...
 @dataclass(frozen=True)
 class MyWrapper(Wrapper): ...
 @dataclass(frozen=True)
-class MySplit(Iid): ...
+class MySplit(IID): ...
 """
 
 
@@ -112,7 +112,7 @@ def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.
         ("users_own:Upload", "method = 'users_own:Upload': must be a subclass of Method"),
         (FedAvg, r"method = FedAvg: is a class; give a value of it, FedAvg\(…\)"),
         (7, "method = 7: must be a name, a table with a name, or a value"),
-        ("users_own:Shy", "Shy.client: annotate what it returns"),
+        ("users_own:Shy", r"Shy\.client: annotate what it returns"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(own: str, spec: Any, said: str) -> None:
@@ -121,9 +121,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(own: str, spec: Any, said: s
 
 
 def test_a_value_of_the_wrong_kind_is_refused_when_it_is_made() -> None:
-    with pytest.raises(UsageError, match="^lr = 'x': must be a number$"):
+    with pytest.raises(UsageError, match=r"^lr = 'x': must be a number$"):
         FedAvg(lr="x")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="^epochs = 2.5: must be a whole number$"):
+    with pytest.raises(UsageError, match=r"^epochs = 2\.5: must be a whole number$"):
         FedAvg(epochs=2.5)  # type: ignore[arg-type]
 
 
@@ -132,12 +132,12 @@ def test_a_subclass_that_nobody_registered_is_called_by_its_module() -> None:
     class Inside(FedAvg): ...
 
     with pytest.raises(UsageError, match="register it under a name, or define it at the top of a module"):
-        small_experiment(Inside())
+        plain(Inside())
 
 
 def test_a_site_imports_only_what_its_operator_named(own: str) -> None:
     with importing_only(frozenset({"users_own:MyGather"})):
-        with pytest.raises(UsageError, match="^method users_own:Mine: not imported here"):
+        with pytest.raises(UsageError, match=r"^method users_own:Mine: not imported here"):
             build_named(Method, "users_own:Mine")
         assert "users_own" not in sys.modules
         gathers: Registry[Any] = Registry("gather")

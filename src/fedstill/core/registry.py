@@ -8,7 +8,8 @@
 (True, 'square')
 
 A thing need not be of this package: `"package.module:Name"` is imported when it is asked for (also from the
-folder one is in), and what an installed package declares under the entry-point group `fedstill.<kind>` is known by its name there.
+folder one is in), and what an installed package declares under the entry-point group `fedstill.<kind>` is known by its
+name there.
 """
 
 import importlib
