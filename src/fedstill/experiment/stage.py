@@ -26,6 +26,7 @@ from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
 
 
@@ -46,6 +47,8 @@ class Stage:
     """What a user should know: samples that were moved, clients without a test …"""
     fingerprint: Fingerprint | None = None
     """Of the data and who holds which; None where the data are elsewhere."""
+    signature: Signature | None = None
+    """What using the run's models will need."""
 
 
 def stage(experiment: Experiment, storage: Storage) -> Stage:
@@ -55,7 +58,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = fitted(dataset, pixels_of(specs))
+    raw, dataset = dataset, fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
@@ -119,13 +122,14 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         return Party(dataset.train[held[client]], attack)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    signature = Signature.describe(raw, specs, env.sizes)
     print_of = fingerprint(sets, train, exam.local)
     if experiment.fingerprint not in (None, print_of.data):
         raise DataError(
             f"data = {experiment.plain()['data']}: not the samples that this run had "
             f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
         )
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of)
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, signature)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
