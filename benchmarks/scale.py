@@ -27,9 +27,10 @@ def one(clients: int) -> None:
     import torch
 
     from fedstill.core import rng
-    from fedstill.core.loop import Party, rounds
+    from fedstill.core.loop import rounds
     from fedstill.core.method import Env
     from fedstill.core.shelf import Storage
+    from fedstill.core.turn import Party
     from fedstill.data.kinds import Image
     from fedstill.data.pixels import images
     from fedstill.experiment.rundir import Checkpoint, RunDir

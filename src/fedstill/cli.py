@@ -50,6 +50,10 @@ def run(
     ] = None,
     malicious: Annotated[str | None, typer.Option(help="Share of malicious clients, or a list: 1,3,5.")] = None,
     drop: Annotated[float | None, typer.Option(help="Probability that an active client does not answer. [0]")] = None,
+    private: Annotated[
+        str | None, typer.Option(help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client.")
+    ] = None,
+    secure_sums: Annotated[bool, typer.Option(help="The server learns sums over the clients only.")] = False,
     workers: Annotated[
         str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")
     ] = None,
@@ -70,10 +74,11 @@ def run(
     """Run a method on data split over clients."""
     from fedstill.experiment.config import experiment, read
     from fedstill.experiment.run import start
+    from fedstill.experiment.shorthand import wrapped
     from fedstill.report.logging import logged
     from fedstill.report.terminal import Live
 
-    plan = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
     given = {
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
         "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
@@ -81,6 +86,8 @@ def run(
         "models": models and tuple(models.split(",")), "per_class": track == "per-class" or None,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
+    if asked := wrapped(private, secure_sums):
+        plan["wrappers"] = [*plan.get("wrappers", []), *asked]
     apply_settings(plan, settings or [])
     with Live(quiet=as_json) as live, logged(live, log) as watcher:
         result = start(experiment(plan), out=out, name=name, watcher=watcher)

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,16 @@ import pytest
 import torch
 from smallest import same_bits, small_experiment, small_method
 
-from fedstill.core.loop import Party, rounds
+from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
 from fedstill.core.shelf import Shelf, Storage
+from fedstill.core.turn import Party
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.run import active, resume, start, transport
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
+from fedstill.parts.attacks import Attack
 
 EVERY = sorted(methods)
 FEDERATED = [name for name in EVERY if methods[name].federated]
@@ -87,14 +89,11 @@ def test_bytes_are_those_of_the_messages_and_messages_survive_the_wire(name: str
         assert same_bits(again, reply.upload)
 
 
-class Spoiled:
+@dataclass(frozen=True)
+class Spoiled(Attack):
     """A client that sends what it should not."""
 
-    def __init__(self, how: str) -> None:
-        self.how = how
-
-    def data(self, env: Any, data: Any) -> Any:
-        return data
+    how: str
 
     def upload(self, env: Any, upload: Any, *context: Any) -> Any:
         if self.how == "nonsense":
@@ -123,7 +122,7 @@ def _with(value: Any, path: list[str], tensor: torch.Tensor) -> Any:
 def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(name: str, how: str) -> None:
     plan, ready = staged(name, active=1.0, rounds=1)
     honest = ready.party
-    ready = replace(ready, party=lambda k: Party(honest(k).data, Spoiled(how) if k == 2 else None))
+    ready = replace(ready, party=lambda k: Party(honest(k).data, (Spoiled(how),) if k == 2 else ()))
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         done = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1))
     assert set(done.missing) == {2}

@@ -84,7 +84,7 @@ def test_junk_is_refused(junk: bytes) -> None:
 
 def test_a_foreign_type_is_refused() -> None:
     data = dumps(Leaf(torch.ones(1)))
-    with pytest.raises(FedstillError, match="unknown type 'Leak'"):
+    with pytest.raises(FedstillError, match="unknown type 'test_record:Leak'"):
         loads(data.replace(b"Leaf", b"Leak"))
     with pytest.raises(TypeError, match="cannot be part of a record"):
         dumps(Tree(None, {"function": print}, ()))
@@ -127,16 +127,21 @@ def test_faults_are_named(upload: Any, wrong: str | None) -> None:
     assert found is None if wrong is None else wrong in str(found)
 
 
-def test_two_records_may_not_share_a_name() -> None:
-    with pytest.raises(TypeError, match="two records are called Leaf"):
-        record(type("Leaf", (), {"__module__": "elsewhere", "__annotations__": {}}))
+def test_two_records_of_the_package_may_not_share_a_name_and_others_are_called_by_their_module() -> None:
+    first = type("Leafy", (), {"__module__": "fedstill.one", "__annotations__": {}})
+    second = type("Leafy", (), {"__module__": "fedstill.two", "__annotations__": {}})
+    record(first)
+    with pytest.raises(TypeError, match="two records are called Leafy"):
+        record(second)
+    own = record(type("Leafy", (), {"__module__": "somebody.else", "__annotations__": {}}))
+    assert type(loads(dumps(own()))) is own
 
 
 def test_the_header_is_json_anyone_can_read() -> None:
     data = dumps(Leaf(torch.ones(1), 5))
     length = int.from_bytes(data[:8], "little")
     spec = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["spec"])
-    assert spec == {"record": "Leaf", "fields": {"tensor": {"tensor": "/tensor"}, "count": 5}}
+    assert spec == {"record": "test_record:Leaf", "fields": {"tensor": {"tensor": "/tensor"}, "count": 5}}
 
 
 def test_examples_in_the_text_are_true() -> None:

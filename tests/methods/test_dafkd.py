@@ -1,6 +1,6 @@
 """DaFKD: both forms of the upload agree, domains are weighed, a client that diverges reaches nobody."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,15 @@ import torch
 from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.errors import UsageError
-from fedstill.core.loop import Party, Round, rounds
+from fedstill.core.loop import Round, rounds
 from fedstill.core.method import Method, Reply
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party
 from fedstill.core.value import build_named, plain
 from fedstill.data import load
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
+from fedstill.parts.attacks import Attack
 from fedstill.parts.counsel import Contribution, VeiledContribution
 
 
@@ -111,14 +113,11 @@ def test_the_averages_are_plain_means() -> None:
         torch.testing.assert_close(mean[name], by_hand)
 
 
-class Diverged:
+@dataclass(frozen=True)
+class Diverged(Attack):
     """A client whose training blew up in one part of what it sends."""
 
-    def __init__(self, part: str) -> None:
-        self.part = part
-
-    def data(self, env: Any, data: Any) -> Any:
-        return data
+    part: str
 
     def upload(self, env: Any, upload: Any, *context: Any) -> Any:
         broken = {
@@ -133,7 +132,7 @@ def test_a_client_that_diverges_reaches_nobody(part: str) -> None:
     method = small()
     plan, ready = ready_for(method, active=1.0, rounds=2)
     honest = ready.party
-    ready = replace(ready, party=lambda k: Party(honest(k).data, Diverged(part) if k == 3 else None))
+    ready = replace(ready, party=lambda k: Party(honest(k).data, (Diverged(part),) if k == 3 else ()))
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         done = list(rounds(method, ready.env, link, lambda t: active(plan, t), 2))
     for row in done:

@@ -9,8 +9,8 @@ import torch
 from smallest import same_bits, small_experiment, small_method
 from torch import nn
 
-from fedstill.core.loop import Party, turn
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, turn
 from fedstill.data.kinds import Image
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.rundir import RunDir

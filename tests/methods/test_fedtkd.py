@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,11 +12,13 @@ from smallest import small_experiment
 from torch import nn, tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.loop import Party, rounds
+from fedstill.core.loop import rounds
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedDistill, FedMD, FedTKD
+from fedstill.parts.attacks import Attack
 from fedstill.parts.gather import Everyone
 from fedstill.parts.public_logits import PublicLogits, Wisdom
 from fedstill.parts.trust import Identify
@@ -131,14 +133,11 @@ def test_without_identification_everyone_is_believed() -> None:
     assert set(result.rows[0]["facts"]["module_seconds"]) == {"fuse", "weigh"}
 
 
-class Forged:
+@dataclass(frozen=True)
+class Forged(Attack):
     """A client that sends logits it should not."""
 
-    def __init__(self, forge: Callable[[PublicLogits], PublicLogits]) -> None:
-        self.forge = forge
-
-    def data(self, env: Any, data: Any) -> Any:
-        return data
+    forge: Callable[[PublicLogits], PublicLogits]
 
     def upload(self, env: Any, upload: PublicLogits, down: Any) -> PublicLogits:
         return self.forge(upload)
@@ -167,7 +166,7 @@ def test_malformed_logits_are_refused_by_name_and_the_round_goes_on(how: str) ->
     plan = federation(FedTKD(), rounds=1, samples=400, clients=3)
     ready = stage(plan, Storage())
     honest = ready.party
-    ready = replace(ready, party=lambda k: Party(honest(k).data, Forged(forge) if k == 1 else None))
+    ready = replace(ready, party=lambda k: Party(honest(k).data, (Forged(forge),) if k == 1 else ()))
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         done = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1))
     assert set(done.missing) == {1}

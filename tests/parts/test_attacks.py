@@ -10,9 +10,9 @@ from smallest import same_bits, small_experiment, small_method
 from torch import tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.loop import Party, turn
 from fedstill.core.record import record
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, turn
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.stage import stage
 from fedstill.parts.attacks import (
@@ -161,7 +161,7 @@ def test_an_attack_does_not_shift_the_client_s_own_draws(ready: Any) -> None:
     method, env = small_method("fedtkd"), ready.env.at(0, 1)
     down = method.download(env, method.init_server(env.at(0)))
     kept, honest = turn(method, env, Party(ready.party(1).data), None, down)
-    same, forged = turn(method, env, Party(ready.party(1).data, LogitFlip()), None, down)
+    same, forged = turn(method, env, Party(ready.party(1).data, (LogitFlip(),)), None, down)
     assert same_bits(kept, same)
     moved = (honest.logits != forged.logits).any(-1)
     assert int(moved.sum()) == round(len(honest.logits) / 2)
@@ -189,7 +189,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(method: str
 def test_an_attack_that_fits_is_given_to_the_malicious_alone(method: str, attack: str) -> None:
     plan = small_experiment(small_method(method), attack=attack, malicious=0.5)
     parties = stage(plan, Storage()).party
-    assert [parties(k).attack is not None for k in range(6)] == [False, True] * 3
+    assert [len(parties(k).wrappers) for k in range(6)] == [0, 1] * 3
 
 
 def test_a_method_told_not_to_share_weights_cannot_be_attacked_there(env: Any) -> None:

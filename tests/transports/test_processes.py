@@ -14,15 +14,16 @@ import pytest
 from smallest import small_experiment, small_method
 
 from fedstill.core.errors import RunError
-from fedstill.core.loop import Party
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party
 from fedstill.experiment.run import start, transport
 from fedstill.experiment.stage import stage
+from fedstill.parts.attacks import Attack
 from fedstill.transports import Processes
 
 
 @dataclass(frozen=True)
-class Killer:
+class Killer(Attack):
     """Ends the process it runs in: the first time only, or always."""
 
     mark: Path
@@ -34,16 +35,13 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
         return data
 
-    def upload(self, env: Any, upload: Any, *context: Any) -> Any:
-        return upload
-
 
 def exchange(tmp_path: Path, attack: Any) -> tuple[list[Any], list[Any]]:
     """The replies of a round in which client 1 is attacked, and of one in which nobody is."""
     plan = small_experiment(small_method("fedavg"), workers="2", active=1.0)
     ready = stage(plan, Storage())
     honest = ready.party
-    spoiled = replace(ready, party=lambda k: Party(honest(k).data, attack if k == 1 else None))
+    spoiled = replace(ready, party=lambda k: Party(honest(k).data, (attack,) if k == 1 else ()))
     server = plan.method.init_server(ready.env)
     downs = {k: plan.method.download(ready.env.at(0, k), server) for k in range(6)}
     with transport(plan, spoiled, ready.env.shelf("clients")) as link:
@@ -66,19 +64,16 @@ def test_then_counted_as_missing(tmp_path: Path) -> None:
     assert found[1].error == "its worker died, twice"
 
 
-class Broken:
+class Broken(Attack):
     def data(self, env: Any, data: Any) -> Any:
         raise ValueError("the data are gone")
-
-    def upload(self, env: Any, upload: Any) -> Any:
-        return upload
 
 
 @pytest.mark.parametrize("workers", ["inline", "2"])
 def test_an_error_in_a_turn_stops_the_run_with_one_line(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = small_experiment(small_method("fedavg"), workers=workers)
     ready = stage(plan, Storage())
-    broken = replace(ready, party=lambda k: Party(ready.party(k).data, Broken()))
+    broken = replace(ready, party=lambda k: Party(ready.party(k).data, (Broken(),)))
     monkeypatch.setattr("fedstill.experiment.run.stage", lambda *_: broken)
     with pytest.raises(RunError, match=r"client \d failed in round 1: ValueError: the data are gone"):
         start(plan, out=None)

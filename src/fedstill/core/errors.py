@@ -20,6 +20,10 @@ class RunError(FedstillError):
     """A run that could not go on; what it had written is still there."""
 
 
+class Abstains(FedstillError):
+    """A client that does not answer in this round, for a reason of its own; the round goes on without it."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """The error for a name nobody registered: it lists the known ones, the nearest first."""
     names = sorted(known)

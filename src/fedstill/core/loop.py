@@ -2,32 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fedstill.core import rng
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.record import fault, sizes
 from fedstill.core.shelf import Shelf
-
-
-class Attack(Protocol):
-    """What a malicious client does to its own turn; the method never learns of it."""
-
-    def data(self, env: Env, data: Any) -> Any:
-        """The data it trains on."""
-
-    def upload(self, env: Env, upload: Any, down: Any) -> Any:
-        """What it sends instead; `down` is what it was sent."""
-
-
-@dataclass(frozen=True)
-class Party:
-    """A client as the transport sees it: its data, and the attack on its turn if it is malicious."""
-
-    data: Any
-    attack: Attack | None = None
+from fedstill.core.turn import Wrapper, received
 
 
 class Transport(Protocol):
@@ -62,8 +43,12 @@ def rounds(
     until: int,
     server: Any = None,
     start: int = 0,
+    wrappers: Sequence[Wrapper] = (),
 ) -> Iterator[Round]:
-    """Run the method from round `start` to `until`, yielding each round as it ends."""
+    """Run the method from round `start` to `until`, yielding each round as it ends.
+
+    `wrappers` are those around every client's turn, innermost first: here their server's half is done.
+    """
     server = method.init_server(env.at(start)) if server is None else server
     for t in range(start, until):
         here = env.at(t)
@@ -72,7 +57,7 @@ def rounds(
         sent = time.perf_counter()
         replies = transport.exchange(here, downs)
         trained = time.perf_counter()
-        good, missing = admit(method, here, replies)
+        good, missing = admit(method, here, received(wrappers, here, replies))
         if good:  # a round nobody answered leaves everything as it was
             server = method.server(here, server, good)
         ended = time.perf_counter()
@@ -101,23 +86,6 @@ def admit(
         else:
             missing[reply.client] = wrong
     return good, missing
-
-
-def turn(
-    method: Method[Any, Any, Any, Any], env: Env, party: Party, state: Any, down: Any, alone: bool = True
-) -> tuple[Any, Any]:
-    """One client's turn, wherever it runs: `env.at(round, client)`, its data, its state, its download.
-
-    Methods draw from `env.stream`. Modules that draw from torch's own stream (dropout) find it keyed too, unless other
-    turns go on in the same process (`alone` is false): then only they are not repeatable.
-    """
-    attack = party.attack
-    data = party.data if attack is None else attack.data(env, party.data)
-    own_stream = rng.seeded(rng.key(env.seed, "torch", env.round, env.client)) if alone else nullcontext()
-    with own_stream:
-        state = method.init_client(env) if state is None else state
-        state, upload = method.client(env, state, down, data)
-    return state, upload if attack is None else attack.upload(env, upload, down)
 
 
 def _total(messages: Any) -> dict[str, int]:

@@ -9,7 +9,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -103,7 +103,8 @@ class Reply(Generic[U_co]):
     """A client's answer to a download: its upload, or why there is none."""
 
     client: int
-    samples: int
+    samples: float
+    """How much it counts: its number of samples, or the mean of all clients' where they are to count alike."""
     upload: U_co
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
@@ -119,6 +120,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     needs_public: ClassVar[bool] = False
     same_classes: ClassVar[bool] = False
     """True for methods whose public set must be labelled with the data's own classes."""
+    server_sums: ClassVar[Literal["samples", "plain"] | None] = None
+    """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
     federated: ClassVar[bool] = True

@@ -67,10 +67,16 @@ def carries(what: Carries, default: Any = ...) -> Any:
 def record(cls: type[R]) -> type[R]:
     """Make a class a record: a frozen dataclass that can be written, sent and counted."""
     made = dataclass(frozen=True, eq=False)(cls)
-    if _types.setdefault(made.__name__, made).__module__ != made.__module__:
-        raise TypeError(f"two records are called {made.__name__}")
-    _types[made.__name__] = made
+    name = _name(made)
+    if _types.setdefault(name, made).__module__ != made.__module__:
+        raise TypeError(f"two records are called {name}")
+    _types[name] = made
     return made
+
+
+def _name(cls: type) -> str:
+    """What a record's class is called in a file: its name; for one from outside the package, with its module."""
+    return cls.__name__ if cls.__module__.startswith("fedstill.") else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def declared(upload: type) -> dict[str, str]:
@@ -97,9 +103,9 @@ def flatten(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
             return {"ints" if whole else "map": items}
         case tuple() | list():
             return {"items": [flatten(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]}
-    if is_dataclass(value) and _types.get(type(value).__name__) is type(value):
+    if is_dataclass(value) and _types.get(_name(type(value))) is type(value):
         entries = {f.name: flatten(getattr(value, f.name), tensors, f"{path}/{f.name}") for f in fields(value)}
-        return {"record": type(value).__name__, "fields": entries}
+        return {"record": _name(type(value)), "fields": entries}
     raise TypeError(f"{path or 'value'}: a {type(value).__name__} cannot be part of a record")
 
 

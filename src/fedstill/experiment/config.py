@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,9 +10,14 @@ from types import FunctionType
 from typing import Any, Literal
 
 import fedstill.methods
-import fedstill.parts.robust  # noqa: F401
+import fedstill.parts.client_privacy
+import fedstill.parts.privacy
+import fedstill.parts.robust
+import fedstill.parts.secure_sums  # noqa: F401
+from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
+from fedstill.core.turn import Wrapper, forged, misfit
 from fedstill.core.value import Value, build, deciding, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
 from fedstill.experiment.metrics import Scorer
@@ -61,6 +67,9 @@ class Experiment(Value):
         doc="the public set: a share of every class, train (the training samples), or another data set",
     )
     attack: Attack | None = setting(None, option=True, doc="what malicious clients do")
+    wrappers: tuple[Wrapper, ...] = setting(
+        (), doc="what is wrapped around every client's turn, innermost first: compression, noise, a policy"
+    )
     malicious: tuple[float, ...] = setting((), option=True, doc="the malicious clients, or their share")
     drop: float = setting(0.0, ge=0, le=1, option=True, doc="probability that an active client does not answer")
     workers: str = setting(
@@ -127,10 +136,19 @@ class Experiment(Value):
             raise UsageError("attack and malicious go together: what is done, and by whom")
         if any(k >= self.clients for k in self.malicious_clients):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
-        for what, part in (("attack", self.attack), ("gather", getattr(self.method, "gather", None))):
-            wrong = part and part.misfit(self.method)
-            if wrong:
-                raise UsageError(f"{what} = {plain(part)['name']}: {wrong}")
+        for wrapper in self.wrappers:
+            object.__setattr__(self, "method", wrapper.fitted(self.method))
+        gather = getattr(self.method, "gather", None)
+        if gather is not None and (wrong := gather.misfit(self.method)):
+            raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
+        if self.wrappers:
+            turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
+            run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))
+            object.__setattr__(self, "wrappers", tuple(wrapper.settled(*run) for wrapper in self.wrappers))
+        chain = self.wrappers if self.attack is None else forged(self.method, self.wrappers, self.attack)
+        if odd := misfit(self.method, chain):
+            what = "attack" if odd[0] is self.attack else "wrappers"
+            raise UsageError(f"{what} = {plain(odd[0])['name']}: {odd[1]}")
 
     def _in_one_place(self) -> None:
         """Refuse what needs clients."""
@@ -157,6 +175,13 @@ class Experiment(Value):
         if not self.method.federated:
             return 1
         return int(self.active) if self.active > 1 else max(1, round(self.active * self.clients))
+
+    def active_in(self, round: int) -> list[int]:
+        """The clients active in a round: m of K, uniformly, without replacement."""
+        if not self.method.federated:
+            return [0]
+        stream = rng.numpy_stream(self.seed, "active", round)
+        return sorted(int(k) for k in stream.choice(self.clients, self.active_count, replace=False))
 
     @property
     def malicious_clients(self) -> tuple[int, ...]:

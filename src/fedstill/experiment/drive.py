@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from fedstill.core import rng
 from fedstill.core.errors import RunError
 from fedstill.core.loop import Round, Transport, rounds
 from fedstill.experiment.config import Experiment
@@ -45,7 +45,8 @@ def drive(
         watcher.note(note)
     server = checkpoint.server if checkpoint else None
     why = ""
-    for done in rounds(plan.method, ready.env, link, lambda t: active(plan, t), plan.rounds, server, first):
+    sample = partial(active, plan)
+    for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
         rows.append(examiner.row(done))
         number = done.number + 1
         if folder:
@@ -110,10 +111,7 @@ def ended(result: Result, plan: Experiment, folder: RunDir | None, watcher: Watc
 
 def active(plan: Experiment, t: int) -> list[int]:
     """The clients active in a round: m of K, uniformly, without replacement."""
-    if not plan.method.federated:
-        return [0]
-    stream = rng.numpy_stream(plan.seed, "active", t)
-    return sorted(int(k) for k in stream.choice(plan.clients, plan.active_count, replace=False))
+    return plan.active_in(t)
 
 
 @contextmanager

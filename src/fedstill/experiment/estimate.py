@@ -6,9 +6,9 @@ from dataclasses import replace
 from statistics import fmean, median_low
 from typing import Any
 
-from fedstill.core.loop import turn
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state, turn
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage
@@ -54,7 +54,7 @@ def _measured(plan: Experiment) -> float:
     began = time.perf_counter()
     whose = method.architectures(ready.env.at(0), after)
     models = [ready.env.module(w, whose.get(name)) for name, w in method.models(ready.env.at(0), after).items()]
-    own_model = method.own(ready.env.at(0, client), state) if state is not None else None
+    own_model = method.own(ready.env.at(0, client), method_state(state)) if state is not None else None
     for module in models or ([ready.env.module(own_model, client)] if own_model is not None else []):
         ready.exam.correct(module)
     examining = (time.perf_counter() - began) * (1 if models or own_model is None else plan.active_count)

@@ -10,6 +10,7 @@ import numpy as np
 from fedstill.core.facts import Truth, derive
 from fedstill.core.loop import Round, Transport
 from fedstill.core.method import Env
+from fedstill.core.turn import method_state
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Marks, mean_marks
 from fedstill.experiment.stage import Stage
@@ -28,7 +29,11 @@ class Examiner:
 
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
-        return row_of(self.plan, self.env, done, self.scores, self.counts)
+        row = row_of(self.plan, self.env, done, self.scores, self.counts)
+        states = {reply.client: self.link.states.get(reply.client) for reply in done.replies if self.plan.wrappers}
+        for wrapper in self.plan.wrappers:
+            row["facts"].update(wrapper.facts(self.env.at(done.number), states))
+        return row
 
     def scores(self, done: Round) -> dict[str, Any]:
         """Every model's metrics."""
@@ -51,7 +56,7 @@ class Examiner:
         for client, entry in self.link.states.entries.items():
             if self.personal.get(client, (-1,))[0] == entry.version:
                 continue
-            weights = self.plan.method.own(self.env, entry.read())
+            weights = self.plan.method.own(self.env, method_state(entry.read()))
             if weights is None:
                 return {}
             answers = self.exam.answers(self.env.module(weights, client))

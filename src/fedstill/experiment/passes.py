@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from fedstill.core.errors import UsageError
-from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, turn
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage

@@ -13,6 +13,7 @@ from fedstill.core.errors import DataError, RunError, UsageError, unknown
 from fedstill.core.method import Env
 from fedstill.core.record import State
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state
 from fedstill.data import Samples
 from fedstill.data.forms import About, as_array, stored, writable
 from fedstill.data.pixels import brought_to, fit
@@ -126,11 +127,12 @@ def load_model(path: str | Path, name: str | None = None, *, model: Any = None) 
 def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None) -> tuple[State, int | None, str]:
     """The weights of a checkpoint's model, whose architecture it has (None: the server's), and its name."""
     there: Mapping[str, State] = plan.method.models(env, checkpoint.server)
-    own = {str(k): k for k in checkpoint.clients if plan.method.own(env, checkpoint.clients[k]) is not None}
+    states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
+    own = {str(k): k for k, state in states.items() if plan.method.own(env.at(0, k), state) is not None}
     chosen = name or principal([*there, *own])
     if chosen in there:
         return there[chosen], plan.method.architectures(env, checkpoint.server).get(chosen), chosen
-    weights = plan.method.own(env, checkpoint.clients[own[chosen]]) if chosen in own else None
+    weights = plan.method.own(env.at(0, own[chosen]), states[own[chosen]]) if chosen in own else None
     if weights is None:
         raise unknown("model of this run", chosen, [*there, *own])
     return weights, own[chosen], chosen

@@ -10,9 +10,9 @@ import torch
 
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind, kind_of
-from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party
 from fedstill.data import Dataset, Samples
 from fedstill.data.pixels import fit, fitted
 from fedstill.experiment.config import Experiment, experiment

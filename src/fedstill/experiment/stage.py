@@ -14,9 +14,10 @@ from torch import nn
 from fedstill.core import rng
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.kind import Kind
-from fedstill.core.loop import Party
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, forged
+from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
@@ -110,16 +111,18 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         storage=storage,
     )
     for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
-        env.build(place, None)  # a model that does not fit the data is named before anything runs
+        module = env.build(place, None)  # a model that does not fit the data is named before anything runs
+        for wrapper in experiment.wrappers:
+            if wrong := wrapper.unfit(module):
+                raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
     malicious = set(experiment.malicious_clients)
 
     def party(client: int) -> Party:
-        attack = (
-            experiment.attack.on(experiment.malicious_clients.index(client))
-            if experiment.attack and client in malicious
-            else None
-        )
-        return Party(dataset.train[held[client]], attack)
+        chain = experiment.wrappers
+        if experiment.attack and client in malicious:
+            place = experiment.malicious_clients.index(client)
+            chain = forged(experiment.method, chain, experiment.attack.on(place))
+        return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
     signature = Signature.describe(raw, specs, env.sizes)

@@ -19,9 +19,9 @@ from typing import Any
 
 from fedstill.core import record
 from fedstill.core.errors import RunError, UsageError
-from fedstill.core.loop import turn
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Shelf, Storage
+from fedstill.core.turn import turn
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.stage import Stage, stage
 from fedstill.flower.flwr_env import prepare

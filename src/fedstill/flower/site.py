@@ -16,9 +16,9 @@ import torch
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.core.loop import Party, turn
 from fedstill.core.method import Env, Method
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
 from fedstill.data.samples import Samples
@@ -115,7 +115,7 @@ class Site:
         train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # sizes do not depend on its number
         known = summary(self.own.train, self.own.class_names)
         public = checksum(public_set(plan, self._public(plan)))
-        leaves = ", ".join(f"{field} ({what})" for field, what in record.declared(plan.method.uploads()).items())
+        leaves = ", ".join(f"{field} ({what})" for field, what in ledger(plan.method, plan.wrappers).items())
         self.say(f"run {letter.run}: {plan.title}; each turn sends {leaves}")
         return Enrolled(letter.run, self.name, len(train), len(test), self.model, json.dumps(asdict(known)), public)
 
@@ -126,7 +126,8 @@ class Site:
         self._mine(letter, scene)
         env = scene.env.at(letter.round, scene.client)
         kept = States(self.state / "runs" / letter.run)
-        state, upload = turn(scene.method, env, Party(scene.train), kept.before(letter.round), down)
+        party = Party(scene.train, scene.plan.wrappers)
+        state, upload = turn(scene.method, env, party, kept.before(letter.round), down)
         kept.put(letter.round, state, needed=letter.kept)
         spent = time.perf_counter() - began
         self.say(f"run {letter.run}: round {letter.round + 1} took {spent:.2f} s")
@@ -139,7 +140,7 @@ class Site:
         env, paper = scene.env, scene.paper
         modules = {name: env.module(weights) for name, weights in models.weights.items()}
         state = States(self.state / "runs" / letter.run).before(letter.round + 1)
-        own = None if state is None else scene.method.own(env.at(letter.round, scene.client), state)
+        own = None if state is None else scene.method.own(env.at(letter.round, scene.client), method_state(state))
         if own is not None:
             modules["personal"] = env.module(own, scene.client)
         correct = {name: paper.correct(module) for name, module in modules.items()} if len(paper.pool) else {}

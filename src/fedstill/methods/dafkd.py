@@ -136,9 +136,9 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         """(9) in two, for protected samples: what real ones have a part in, and the generated half of L_adv."""
         with pair.watched():
             logits, real = pair.module(x)
-        generated = pair.module(imagined)[1]
-        private = cross_entropy(logits, y) + adversarial(real, generated[:0]) / 2
-        return private, adversarial(real[:0], generated) / 2
+        generated, nobody = pair.module(imagined)[1], x.new_empty(0)
+        private = cross_entropy(logits, y) + adversarial(real, nobody) / 2
+        return private, adversarial(nobody, generated) / 2
 
     def mixing(self) -> str | None:
         """The authors' penalty looks at points between real and generated samples."""

@@ -21,6 +21,7 @@ class FedAvg(Averaging):
 
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
     private_learners = 1
+    server_sums = "samples"
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:
         """E epochs of SGD from w."""

@@ -44,6 +44,7 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
 
     paper = "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, 2024"
     private_learners = 1
+    server_sums = "samples"
     gamma: float = setting(0.2, ge=0, doc="weight of the distillation (γ)")
     buffer: int = setting(5, ge=1, doc="how many global models teach")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
@@ -87,6 +88,10 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
         return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
+
+    def uploads(self) -> type:
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
 
     def models(self, env: Env, server: Recent) -> Mapping[str, State]:
         """`active` and, with `Remember`, `overall`."""

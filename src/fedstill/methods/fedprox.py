@@ -23,6 +23,7 @@ class FedProx(Averaging):
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
     private_learners = 1
+    server_sums = "samples"
     mu: float = setting(0.001, ge=0, doc="strength of the proximal term (μ)")
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:

@@ -38,6 +38,7 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
 
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
     private_learners = 2
+    server_sums = "plain"
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
     lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")
@@ -130,6 +131,10 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""
         return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
+
+    def uploads(self) -> type:
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
 
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`global`, and with `Remember` also `overall`."""

@@ -34,6 +34,7 @@ class Moon(Averaging):
 
     paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
     private_learners = 1
+    server_sums = "samples"
     tau: float = setting(0.5, gt=0, doc="temperature of the similarities (τ)")
     mu: float = setting(1.0, ge=0, doc="weight of the contrast (μ)")
 

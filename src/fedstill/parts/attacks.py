@@ -13,23 +13,18 @@ import torch
 from torch import Tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.method import Env, Method
+from fedstill.core.method import Env
 from fedstill.core.record import Carries
 from fedstill.core.registry import Registry
-from fedstill.core.value import Value, setting
+from fedstill.core.turn import AnyMethod, Turn, Wrapper
+from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.gather import lacking
 
-AnyMethod = Method[Any, Any, Any, Any]
-
 
 @dataclass(frozen=True)
-class Attack(Value, ABC):
+class Attack(Wrapper, ABC):
     """Base of all attacks: changes nothing."""
-
-    def misfit(self, method: AnyMethod) -> str | None:
-        """Why the attack cannot be made on this method, if so."""
-        return None
 
     def on(self, place: int) -> "Attack":
         """The attack of the place-th malicious client, where they differ."""
@@ -43,6 +38,15 @@ class Attack(Value, ABC):
         """What it sends instead; `down` is what it was sent."""
         return upload
 
+    def around(self, method: AnyMethod, turn: Turn) -> Turn:
+        """The turn on the attack's data, with the attack's upload; the state it keeps is the honest one."""
+
+        def attacked(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
+            state, upload = turn(env, state, down, self.data(env, data))
+            return state, self.upload(env, upload, down)
+
+        return attacked
+
 
 attacks: Registry[Attack] = Registry("attack", Attack)
 
@@ -51,9 +55,9 @@ attacks: Registry[Attack] = Registry("attack", Attack)
 class LogitAttack(Attack, ABC):
     """An attack on the logits of an upload, one row a sample (or a class)."""
 
-    def misfit(self, method: AnyMethod) -> str | None:
+    def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs an upload of logits."""
-        return lacking(method, "logits", Carries.LOGITS, Carries.CLASS_LOGITS)
+        return lacking(upload, "logits", Carries.LOGITS, Carries.CLASS_LOGITS)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other logits."""
@@ -147,11 +151,11 @@ class WeightAttack(Attack, ABC):
     Counters and BatchNorm's variances stay as trained: no weights of a working network look like that.
     """
 
-    def misfit(self, method: AnyMethod) -> str | None:
+    def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
         if "weights" not in {f.name for f in fields(method.downloads())}:
             return "works on model weights; this method sends none down"
-        return lacking(method, "weights", Carries.WEIGHTS)
+        return lacking(upload, "weights", Carries.WEIGHTS)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other weights; where it tells their change since the last upload, that is moved as well."""

@@ -55,6 +55,10 @@ class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
         _, upload = self.gather.outgoing(env, None, env.form())
         return upload  # type: ignore[no-any-return]
 
+    def uploads(self) -> type:
+        """With T1's slots on the clients, also how the slot changed."""
+        return self.gather.sends(super().uploads())
+
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`active` (ACA) and, with `Remember`, `overall` (OCA)."""
         return {"active": server.weights, **self.gather.models(env, server.memory)}

@@ -54,7 +54,7 @@ class Gather(Value, ABC):
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
-        return None if self.reads is None else lacking(method, *self.reads)
+        return None if self.reads is None else lacking(method.uploads(), *self.reads)
 
     def init(self, env: Env, weights: State | None) -> Any:
         """The gather's state before the first round; `weights` are the initial global weights, if any travel."""
@@ -76,6 +76,10 @@ class Gather(Value, ABC):
         """The server's own logits on the public set, where the gather has a model that gives them."""
         return None
 
+    def sends(self, upload: type) -> type:
+        """The record that leaves a client whose method would send `upload`."""
+        return upload
+
     def outgoing(self, env: Env, kept: Any, weights: State) -> tuple[Any, Any]:
         """The client's half: what it keeps, and the upload made from its trained weights."""
         return kept, Update(weights)
@@ -84,9 +88,9 @@ class Gather(Value, ABC):
 gathers: Registry[Gather] = Registry("gather", Gather)
 
 
-def lacking(method: Method[Any, Any, Any, Any], field: str, *wanted: Carries) -> str | None:
-    """What a method's upload lacks for a part that works on this field, if anything."""
-    carried = {f.name: f.metadata.get("carries") for f in fields(method.uploads())}
+def lacking(upload: type, field: str, *wanted: Carries) -> str | None:
+    """What an upload lacks for a part that works on this field, if anything."""
+    carried = {f.name: f.metadata.get("carries") for f in fields(upload)}
     if carried.get(field) in wanted:
         return None
     sent = ", ".join(dict.fromkeys(map(str, carried.values())))
@@ -195,6 +199,10 @@ class Remember(Gather):
     def facts(self, env: Env, state: Overall) -> Mapping[str, Any]:
         """How far the running sum had drifted when it was last made anew."""
         return {"overall_drift": state.drift}
+
+    def sends(self, upload: type) -> type:
+        """With slots on the clients, also how the slot changed."""
+        return Changed if self.slots == "client" else upload
 
     def outgoing(self, env: Env, kept: LastUpload | None, weights: State) -> tuple[LastUpload | None, Any]:
         """Without slots on the server, the client sends how its weights changed since its last upload."""

@@ -15,6 +15,7 @@ import fedstill.methods  # noqa: F401 (registers them)
 from fedstill.core.errors import unknown
 from fedstill.core.method import Method, methods
 from fedstill.core.registry import Registry
+from fedstill.core.turn import wrappers
 from fedstill.core.value import plain
 from fedstill.data import datasets, found, partitions
 from fedstill.experiment.config import Experiment, experiment, toml
@@ -31,6 +32,7 @@ KINDS: dict[str, Registry[Any]] = {
     "partitions": partitions,
     "gathers": gathers,
     "attacks": attacks,
+    "wrappers": wrappers,
     "generators": generators,
     "metrics": measures,
 }

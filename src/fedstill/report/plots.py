@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state
 from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result, views
@@ -116,7 +117,7 @@ def imagined(result: Result) -> Pictures:
     if result.run_dir is None or name not in methods or not hasattr(methods[name], "make_generator"):
         return []
     state, _ = RunDir(result.run_dir).latest()
-    kept = {} if state is None else {k: state.clients[k] for k in sorted(state.clients)[:CLIENTS]}
+    kept = {} if state is None else {k: method_state(state.clients[k]) for k in sorted(state.clients)[:CLIENTS]}
     if not all(hasattr(own, "generator") for own in kept.values()):
         return []
     try:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fedstill.core.errors import FedstillError, RunError
-from fedstill.core.loop import Party, turn
+from fedstill.core.errors import Abstains, FedstillError, RunError
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import Party, turn
 
 
 class Inline:
@@ -37,6 +37,8 @@ class Inline:
         try:
             party, known = self.party(env.client), self.states.get(env.client)
             state, upload = turn(self.method, env, party, known, down, alone=self.threads == 1)
+        except Abstains as why:
+            return None, Reply(env.client, env.sizes[env.client], None, error=str(why))
         except FedstillError:
             raise
         except Exception as error:

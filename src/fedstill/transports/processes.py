@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from fedstill.core import record
-from fedstill.core.errors import RunError
-from fedstill.core.loop import Party, turn
+from fedstill.core.errors import Abstains, RunError
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import Party, turn
 from fedstill.transports.inline import describe, longest_first
 
 
@@ -117,6 +117,8 @@ class Processes:
 
     def _finish(self, worker: Worker, env: Env, client: int) -> tuple[Any, Reply[Any]]:
         head = json.loads(worker.pipe.recv_bytes())
+        if "abstains" in head:
+            return None, Reply(client, env.sizes[client], None, error=head["abstains"])
         if "error" in head:
             fault = RunError(f"client {client} failed in round {env.round + 1}: {head['error']}")
             fault.add_note(head["traceback"])
@@ -143,6 +145,9 @@ def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party:
         try:
             result = turn(method, here, party(job["client"]), state, down)
             answer = record.dumps(result)
+        except Abstains as why:
+            pipe.send_bytes(json.dumps({"abstains": str(why)}).encode())
+            continue
         except Exception as error:
             failure = {"error": describe(error), "traceback": traceback.format_exc()}
             pipe.send_bytes(json.dumps(failure).encode())

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedstill.core.loop import Party, Transport
+from fedstill.core.loop import Transport
 from fedstill.core.method import Env, Method
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import Party
 from fedstill.transports.inline import Inline
 from fedstill.transports.processes import Processes
 

@@ -1,0 +1,55 @@
+"""Short words for what is wrapped around every client's turn: `--private`, `--secure-sums`, `--compress`."""
+
+from typing import Any
+
+from fedstill.core.errors import UsageError
+
+
+def wrapped(private: str | None = None, secure_sums: bool = False, compress: str | None = None) -> list[dict[str, Any]]:
+    """The wrappers that these words ask for, innermost first.
+
+    Args:
+        private: `epsilon=8,delta=1e-5` for each sample of a client; `clients,epsilon=4,clip=1` for each client.
+        secure_sums: whether the server is to see sums only.
+        compress: a compression and its settings: `quantise,bits=8` or `top-k,share=0.1`.
+
+    Returns:
+        Plain settings of wrappers, as an experiment's file has them.
+
+        >>> wrapped("epsilon=8"), wrapped("clients,epsilon=4,clip=2")
+        ([{'name': 'private-samples', 'epsilon': '8'}], [{'name': 'private-clients', 'epsilon': '4', 'clip': '2'}])
+    """
+    found: list[dict[str, Any]] = []
+    if private is not None:
+        kind, settings = _words("--private", private, "samples")
+        if kind not in ("samples", "clients"):
+            raise UsageError(f"--private {private!r}: must begin with samples, clients or a setting such as epsilon=8")
+        found.append({"name": f"private-{kind}", **settings})
+    if compress is not None:
+        name, settings = _words("--compress", compress, None)
+        found.append({"name": name, **settings})
+    if secure_sums:
+        sums: dict[str, Any] = {"name": "secure-sums"}
+        if (
+            found and found[0]["name"] == "private-clients"
+        ):  # nobody sees the sum without noise; all clients count alike
+            found[0].setdefault("shared", 2 / 3)
+            sums["by_samples"] = False
+        found.append(sums)
+    return found
+
+
+def _words(option: str, text: str, kind: str | None) -> tuple[str, dict[str, str]]:
+    """The first word without `=`, or `kind`; and the settings."""
+    settings: dict[str, str] = {}
+    for place, word in enumerate(text.split(",")):
+        name, equals, value = word.strip().partition("=")
+        if equals and name and value:
+            settings[name] = value
+        elif place == 0 and name and not equals:
+            kind = name
+        else:
+            raise UsageError(f"{option} {text!r}: must be a list of name=value")
+    if kind is None:
+        raise UsageError(f"{option} {text!r}: must begin with a name, such as quantise or top-k")
+    return kind, settings

@@ -1,0 +1,154 @@
+"""Sample-level differential privacy: every client trains by DP-SGD and keeps account of what it has spent.
+
+`PrivateSamples` is wrapped around a client's turn. It finds the noise that (ε, δ) asks for, lets the turn draw batches
+and make learners through a `SampleGuard`, writes down what was released, and lets the client take no turn that would
+cost more than ε. Whatever a client sends that is a function of its trained weights alone is covered, as is all that
+anybody makes of it later; what it reads off its samples in another way is not, and the ledger says so field by field.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedstill.core import record, rng
+from fedstill.core.errors import Abstains, RunError, UsageError
+from fedstill.core.method import Env
+from fedstill.core.record import Carries
+from fedstill.core.turn import AnyMethod, Beside, Turn, Wrapper, apart, wrappers
+from fedstill.core.value import setting
+from fedstill.parts.accounting import Release, added, sample_epsilon, sample_noise
+from fedstill.parts.learner import LocalTraining
+from fedstill.parts.private_learner import SampleGuard, refusal
+
+NOT_COVERED = {
+    Carries.SIZE: "the number itself is told",
+    Carries.LOSS: "computed from the samples",
+    Carries.STEPS: "follows from the number of samples",
+    Carries.CLASS_LOGITS: "computed from the samples",
+    Carries.PRESENCE: "read off the labels",
+    Carries.LABEL_COUNTS: "read off the labels",
+    Carries.FEATURES: "computed from the samples",
+}
+"""What a client reads off its samples by other ways than training, and why no noise in training covers it."""
+
+
+@record.record
+class Budget:
+    """What a client keeps of its privacy: all it has released, ε of it, and the turns it took."""
+
+    releases: tuple[Release, ...]
+    epsilon: float
+    turns: int
+
+
+@wrappers.register("private-samples")
+@dataclass(frozen=True)
+class PrivateSamples(Wrapper):
+    """(ε, δ)-differential privacy for each sample of a client: DP-SGD on Poisson batches, with a budget."""
+
+    epsilon: float | None = setting(None, gt=0, doc="ε that a client may spend in the whole run; none: no limit")
+    delta: float = setting(1e-5, gt=0, lt=1, doc="δ: below 1 over a client's number of samples")
+    clip: float = setting(1.0, gt=0, doc="norm that each sample's gradient is clipped to")
+    noise: float | None = setting(None, gt=0, doc="σ of the noise in units of clip; none: found from ε and δ")
+    turns: int | None = setting(None, ge=1, doc="turns of a client that ε is planned for; none: the most of the run")
+    keyed: bool = setting(True, doc="noise from the run's seed (to repeat a simulation); false: from the machine")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon is None and self.noise is None:
+            raise UsageError("private-samples: needs epsilon (and delta), or the noise itself")
+
+    def misfit(self, method: AnyMethod, upload: type) -> str | None:
+        """Needs a method that trains on private samples by `learner.step(private, …)` alone."""
+        if not isinstance(method, LocalTraining) or not method.private_learners:
+            return "this method does not train sample by sample, so no noise can be counted"
+        return method.mixing()
+
+    def unfit(self, module: nn.Module) -> str | None:
+        """Layers that mix samples have no per-sample gradients."""
+        return refusal(module)
+
+    def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "PrivateSamples":
+        """ε is planned for as many turns as the busiest client has."""
+        return self if self.turns else replace(self, turns=turns)
+
+    def effects(self, upload: type) -> Mapping[str, str]:
+        """Which fields the guarantee covers."""
+        promise = f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})" if self.epsilon else "covered by noise"
+        found = {}
+        for f in fields(upload):
+            why = NOT_COVERED.get(f.metadata["carries"])
+            found[f.name] = f"not covered: {why}" if why else f"{promise} for each sample"
+        return found
+
+    def plan(self, method: LocalTraining, env: Env, samples: int) -> Release:
+        """What one turn on this many samples releases: σ, sampling rate and number of noisy steps."""
+        steps = method.private_steps(env, samples)
+        rate = min(1.0, method.batch / samples)
+        noise = self.noise
+        if noise is None:
+            assert self.epsilon is not None
+            noise = sample_noise(self.epsilon, self.delta, rate, steps * (self.turns or 1))
+        return Release(noise, rate, steps)
+
+    def around(self, method: AnyMethod, turn: Turn) -> Turn:
+        """The turn with private learners; one that would cost more than ε is not taken."""
+        assert isinstance(method, LocalTraining)
+
+        def private(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
+            budget, inner = apart(state)
+            budget = budget or Budget((), 0.0, 0)
+            if not len(data):  # nothing to protect, and nothing to draw from
+                inner, upload = turn(env, inner, down, data)
+                return Beside(budget, inner), upload
+            costs = self.plan(method, env, len(data))
+            releases = added(budget.releases, costs)
+            spent = sample_epsilon(releases, self.delta)
+            if self.epsilon is not None and spent > self.epsilon * (1 + 1e-9):
+                raise Abstains(f"privacy: ε = {self.epsilon:g} would be exceeded ({budget.epsilon:.3g} spent so far)")
+            guard = SampleGuard(costs.noise, self.clip, self.seed(env, down, data), env.device)
+            inner, upload = turn(replace(env, guard=guard), inner, down, data)
+            if guard.released > costs.count:
+                raise RunError(f"client {env.client}: {guard.released} noisy steps where {costs.count} were counted")
+            return Beside(Budget(releases, spent, budget.turns + 1), inner), upload
+
+        return private
+
+    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
+        """ε that each client of the round has spent so far, at δ."""
+        budgets = {client: budget_of(state) for client, state in states.items()}
+        spent = {str(client): budget.epsilon for client, budget in budgets.items() if budget}
+        return {"epsilon_spent": spent, "delta": self.delta}
+
+    def seed(self, env: Env, down: Any, data: Any) -> int:
+        """The seed of a turn's noise.
+
+        Keyed, it depends on everything the turn sees: repeated after a resume it gives the same noise on the same
+        samples and download, so nothing new is released; on any other samples or download it gives other noise.
+        """
+        if not self.keyed:
+            return secrets.randbits(62)
+        return rng.key(env.seed, f"private {fingerprint(down, data)}", env.round, env.client)
+
+
+def fingerprint(down: Any, data: Any) -> str:
+    """A digest of a download and of a client's samples."""
+    digest = hashlib.blake2b(record.dumps(down), digest_size=16)
+    for f in fields(data):
+        value = getattr(data, f.name)
+        if isinstance(value, Tensor):
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def budget_of(state: Any) -> Budget | None:
+    """A client's budget, wherever in its state it is; None where there is none."""
+    while isinstance(state, Beside):
+        if isinstance(state.own, Budget):
+            return state.own
+        state = state.inner
+    return None

@@ -1,0 +1,175 @@
+"""Secure sums around a client's turn: the server learns the sum of what the clients of a round send, and no more.
+
+Numbers become whole numbers (`bits` of them over ±`limit`), are masked as in `parts.secrecy`, summed, and turned back.
+In the simulator all parties are in one place: the messages of all phases are made and read as they would be between
+machines, with clients that are lost in any phase.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedstill.core import rng
+from fedstill.core.errors import Abstains, FedstillError, UsageError
+from fedstill.core.method import Env, Reply
+from fedstill.core.record import Carries
+from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
+from fedstill.core.value import setting
+from fedstill.parts.secrecy import PHASES, Member, TooFew, Words, total
+from fedstill.parts.sums import counters, not_sums, shared, summing, vector
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Real numbers as whole ones: `levels` steps from −limit to limit, for `members` that are to be summed.
+
+    >>> scale = Scale(limit=1.0, members=3)
+    >>> whole = scale.whole(np.array([0.5, -0.25]))
+    >>> scale.real(whole + whole + whole, 3).round(6).tolist()
+    [1.5, -0.75]
+    """
+
+    limit: float
+    members: int
+
+    @property
+    def levels(self) -> int:
+        """As many as 32 bits hold for the sum of all members."""
+        return (2**32 - 1) // self.members
+
+    @property
+    def step(self) -> float:
+        """The distance of two neighbouring numbers; rounding errs by half of it at most."""
+        return 2 * self.limit / self.levels
+
+    def whole(self, values: NDArray[np.float64]) -> Words:
+        """The nearest whole numbers; one beyond the limit is refused."""
+        most = float(np.abs(values).max(initial=0.0))
+        if not most <= self.limit:
+            raise Abstains(f"secure sums: a number of {most:.3g} is beyond ±{self.limit:g}; raise limit")
+        return np.rint((values + self.limit) / self.step).astype(np.uint32)
+
+    def real(self, sums: Words, count: int) -> NDArray[np.float64]:
+        """The sum of `count` members' numbers."""
+        found: NDArray[np.float64] = sums.astype(np.float64) * self.step - count * self.limit
+        return found
+
+
+@wrappers.register("secure-sums")
+@dataclass(frozen=True)
+class SecureSums(Wrapper):
+    """The server sees sums only: masked uploads, with a threshold below which a round is given up."""
+
+    threshold: float = setting(2 / 3, gt=0.5, le=1, doc="share of the round's clients that must stay to the end")
+    limit: float = setting(32.0, gt=0, doc="largest number that can be sent")
+    by_samples: bool | None = setting(
+        None, doc="clients count by their samples, or (false) all alike; none: as the method"
+    )
+    lost: tuple[float, ...] = setting(
+        (0.0, 0.0, 0.0, 0.0), doc="simulated: probability that a client is lost in each of the four phases"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.lost) != len(PHASES) or not all(0 <= share <= 1 for share in self.lost):
+            raise UsageError(f"lost = {', '.join(map(str, self.lost))}: must be four probabilities, one for each phase")
+
+    def fitted(self, method: AnyMethod) -> AnyMethod:
+        """T1's slots go to the clients."""
+        return summing(method)
+
+    def misfit(self, method: AnyMethod, upload: type) -> str | None:
+        """Needs a server that uses sums only."""
+        return not_sums(method, upload)
+
+    def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "SecureSums":
+        """Whether clients count by samples is the method's affair."""
+        return replace(self, by_samples=method.server_sums == "samples") if self.by_samples is None else self
+
+    def unfit(self, module: nn.Module) -> str | None:
+        """Counters are no part of a vector."""
+        return counters(module)
+
+    def effects(self, upload: type) -> Mapping[str, str]:
+        """Everything but the counter is masked."""
+        told = "masked: the server learns the sum over the round's clients only"
+        return {f.name: told for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
+
+    def around(self, method: AnyMethod, turn: Turn) -> Turn:
+        """The turn; a client that is lost before its vector arrives keeps the state it had."""
+
+        def summed(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
+            phase = self.phase_lost(env)
+            if phase is not None and phase < 3:
+                raise Abstains(f"secure sums: lost while {PHASES[phase]}")
+            return turn(env, state, down, data)
+
+        return summed
+
+    def phase_lost(self, env: Env) -> int | None:
+        """The phase in which this client is lost in this round, by streams of its own; None: it stays."""
+        for phase, share in enumerate(self.lost):
+            if rng.numpy_stream(env.seed, f"lost in phase {phase}", env.round, env.client).random() < share:
+                return phase
+        return None
+
+    def received(self, env: Env, replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
+        """All phases among the round's clients; then every reply gets the mean. Too few are left: nobody is heard."""
+        good = [reply for reply in replies if reply.error is None]
+        if not good:
+            return list(replies)
+        phases = {reply.client: self.phase_lost(env.at(env.round, reply.client)) for reply in replies}
+        begun = [r.client for r in replies if r.error is None or phases[r.client] is not None]
+        weights = {r.client: r.samples / max(env.sizes) if self.by_samples else 1.0 for r in good}
+        vectors = {r.client: weights[r.client] * vector(r.upload).numpy() for r in good}
+        scale = Scale(self.limit, len(begun))
+        try:
+            found = meeting(vectors, begun, phases, math.ceil(self.threshold * len(replies)), scale)
+        except FedstillError as error:
+            why = f"secure sums: {error}; the round is given up"
+            return [replace(reply, upload=None, error=reply.error or why) for reply in replies]
+        mean = torch.from_numpy(found / sum(weights.values()))
+        counts = [reply.samples if self.by_samples else sum(env.sizes) / env.clients for reply in good]
+        means = iter(shared(good, mean, counts))
+        return [reply if reply.error else next(means) for reply in replies]
+
+
+def meeting(
+    vectors: Mapping[int, NDArray[np.float64]],
+    begun: Sequence[int],
+    phases: Mapping[int, int | None],
+    threshold: int,
+    scale: Scale,
+) -> NDArray[np.float64]:
+    """One round of the protocol, message by message; the sum of the vectors that arrived.
+
+    Args:
+        vectors: by client, what is to be summed; of clients lost before phase 3 none is needed.
+        begun: the clients that take part at first.
+        phases: by client, the phase in which it is lost, or None.
+        threshold: how many must stay.
+        scale: how numbers become whole.
+    """
+
+    def left(phase: int) -> list[int]:
+        here = [k for k in begun if (lost := phases.get(k)) is None or lost > phase]
+        if len(here) < threshold:
+            raise TooFew(f"only {len(here)} clients were left after {PHASES[phase]}, {threshold} are needed")
+        return here
+
+    members = {k: Member(k, threshold) for k in begun}
+    keys = {k: members[k].public() for k in left(0)}
+    letters = {k: members[k].shares(keys) for k in left(1)}
+    arrived = {}
+    for k in left(2):
+        for_k = {sender: sent[k] for sender, sent in letters.items() if sender != k}
+        arrived[k] = members[k].masked(for_k, scale.whole(vectors[k]))
+    lost = set(letters) - set(arrived)
+    revealed = [members[k].unmask(list(arrived), lost) for k in left(3)]
+    return scale.real(total(arrived, list(letters), keys, revealed, threshold), len(arrived))

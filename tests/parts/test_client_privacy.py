@@ -1,0 +1,181 @@
+"""Client-level privacy and secure sums around whole runs."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from smallest import same_bits, small_experiment, small_method
+
+pytest.importorskip("dp_accounting")
+pytest.importorskip("Crypto")
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Reply
+from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, ledger, turn
+from fedstill.experiment.config import experiment
+from fedstill.experiment.run import start
+from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.shorthand import wrapped
+from fedstill.experiment.stage import stage
+from fedstill.parts.client_privacy import PrivateClients
+from fedstill.parts.gather import Changed, Everyone, LastUpload, Remember, Update
+from fedstill.parts.sums import vector
+
+
+def private(method: str = "fedavg", rounds: int = 2, **settings: Any) -> Any:
+    wrapper = {"name": "private-clients", "noise": 1e-9, **settings}
+    return small_experiment(small_method(method), rounds=rounds, wrappers=[wrapper])
+
+
+def test_an_upload_is_clipped_around_the_weights_that_came_down() -> None:
+    """The step from w and the change of the slot together have the norm `clip`, and keep their direction.
+
+    In a first turn the slot holds w⁰ = w: step and change are the same s, so the two together are √2 ‖s‖ long and each
+    is brought to clip/√2.
+    """
+    plan = private(clip=0.01)
+    ready = stage(plan, Storage())
+    env = ready.env.at(0, 1)
+    down = plan.method.download(env, plan.method.init_server(ready.env))
+    _, free = turn(plan.method, env, Party(ready.party(1).data), None, down)
+    state, sent = turn(plan.method, env, ready.party(1), None, down)
+    step = {n: (w - down.weights[n]).double() for n, w in free.weights.items()}
+    norm = math.sqrt(sum(float(s.square().sum()) for s in step.values()))
+    assert norm > 0.01
+    for name, moved in step.items():
+        assert torch.allclose(sent.change[name], moved * 0.01 / (math.sqrt(2) * norm), atol=1e-8)
+    assert isinstance(state, LastUpload)
+    assert all(torch.allclose(state.weights[n], down.weights[n] + sent.change[n].float(), atol=1e-6) for n in step), (
+        "the client's slot is where the server's sum has it"
+    )
+
+
+def test_noise_of_the_right_scale_is_added_once_to_the_sum() -> None:
+    """Two clients send zeros; σ = 3, clip 2: the sum has 3 · 2 · 2 = 12 on 10,000 numbers, the mean half of it."""
+    wrapper = PrivateClients(noise=3.0, clip=2.0, clients=2, active=2)
+    plan = small_experiment(small_method("fedavg"))
+    env = stage(plan, Storage()).env
+    replies = [Reply(k, 9, Update({"w": torch.zeros(10_000)})) for k in (0, 1)]
+    out = wrapper.received(env, replies)
+    drawn = vector(out[0].upload)
+    assert float(drawn.std()) == pytest.approx(6, rel=0.03)
+    assert same_bits(out[0].upload, out[1].upload)
+    assert out[0].samples == out[1].samples, "a weight by samples would tell of a client"
+    other = wrapper.received(env, [replies[0], replace(replies[1], upload=Update({"w": torch.ones(10_000)}))])
+    assert abs(float(torch.corrcoef(torch.stack([drawn, vector(other[0].upload)]))[0, 1])) < 0.05, "other noise"
+
+
+def test_noise_shared_among_clients_adds_up_to_as_much() -> None:
+    """Three of three clients are certain: each adds σ · 2 clip/√3, and the server adds none."""
+    plan = private(noise=2.0, clip=0.5, shared=1.0)
+    ready = stage(plan, Storage())
+    down = plan.method.download(ready.env, plan.method.init_server(ready.env))
+    exact = replace(plan.wrappers[0], noise=1e-12)
+    noise = []
+    for k in range(3):
+        env, data = ready.env.at(0, k), ready.party(k).data
+        noisy, plain = (turn(plan.method, env, Party(data, (w,)), None, down)[1] for w in (plan.wrappers[0], exact))
+        noise.append(vector(noisy) - vector(plain))
+    assert float(noise[0].std()) == pytest.approx(2 / math.sqrt(3), rel=0.05)
+    assert float(torch.stack(noise).sum(0).std()) == pytest.approx(2, rel=0.05)
+    replies = [Reply(k, 1, Update({"w": torch.full((3,), float(k))})) for k in (0, 1)]
+    assert vector(plan.wrappers[0].received(ready.env, replies)[0].upload).tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("clip", [100.0, 0.05])
+def test_the_overall_model_is_the_mean_of_all_slots_as_the_clients_know_them(clip: float, tmp_path: Path) -> None:
+    """ŵ = Σ_k slot_k / 6, every client alike, w⁰ for those not seen; slots move by what was left of the change."""
+    plan = private("fedkf", rounds=3, clip=clip)
+    assert isinstance(plan.method.gather, Remember)
+    assert plan.method.gather.slots == "client"
+    start(plan, out=tmp_path, name="run")
+    checkpoint, _ = RunDir.open(tmp_path / "run").latest()
+    assert checkpoint is not None
+    env = stage(plan, Storage()).env
+    slots = [checkpoint.clients[k].kept.weights if k in checkpoint.clients else env.initial() for k in range(6)]
+    overall = plan.method.models(env, checkpoint.server)["overall"]
+    for name, weight in overall.items():
+        assert torch.allclose(weight, torch.stack([slot[name] for slot in slots]).mean(0), atol=1e-5)
+
+
+def test_epsilon_is_found_for_all_rounds_and_ends_the_run() -> None:
+    plan = experiment({**private(rounds=2).plain(), "wrappers": [{"name": "private-clients", "epsilon": 4.0}]})
+    noise = plan.wrappers[0]
+    assert (noise.clients, noise.active) == (6, 3)
+    result = start(plan, out=None)
+    assert result.rows[-1]["facts"]["epsilon_clients"] == pytest.approx(4, rel=0.02)
+    longer = experiment({**plan.plain(), "rounds": 3})
+    assert longer.wrappers[0].noise == noise.noise, "noise is settled once"
+    last = start(longer, out=None).rows[-1]
+    assert all("privacy: ε = 4 would be exceeded" in why for why in last["missing"].values())
+
+
+def test_a_server_that_needs_more_than_sums_is_refused_by_what_it_needs() -> None:
+    with pytest.raises(UsageError, match="the server of this method needs every client's own upload"):
+        private("feddf")
+    chained = small_method("fedavg", gather={"name": "trimmed-mean"})
+    with pytest.raises(UsageError, match="the gather looks at single uploads"):
+        small_experiment(chained, wrappers=[{"name": "secure-sums"}])
+
+
+def secure(method: str = "fedavg", **settings: Any) -> Any:
+    return small_experiment(small_method(method), rounds=3, wrappers=[{"name": "secure-sums", **settings}])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedkf", "fedrad", "scaffold"])
+def test_a_run_with_secure_sums_ends_where_the_plain_one_does(method: str, tmp_path: Any) -> None:
+    """Both with the gather that secure sums ask for. Weights differ by the rounding of 2³²/3 levels over ±32 and by
+    that of single precision, which training carries on: 1e-4 after three rounds.
+    """
+    plan = secure(method)
+    plain = experiment({**plan.plain(), "wrappers": []})
+    ends = []
+    for name, which in (("secure", plan), ("plain", plain)):
+        start(which, out=tmp_path, name=name)
+        checkpoint, _ = RunDir.open(tmp_path / name).latest()
+        assert checkpoint is not None
+        ends.append(plan.method.models(stage(plan, Storage()).env, checkpoint.server))
+    assert ends[0].keys() == ends[1].keys()
+    for model, weights in ends[0].items():
+        assert all(torch.allclose(w, ends[1][model][n], atol=1e-4) for n, w in weights.items()), model
+
+
+def test_clients_lost_in_any_phase_leave_the_sum_right_or_the_round_given_up() -> None:
+    """A third of three may be lost. Round by round, either the rest is summed or all are named as given up."""
+    plan = small_experiment(
+        small_method("fedavg"), rounds=8, wrappers=[{"name": "secure-sums", "lost": [0.1, 0.1, 0.1, 0.1]}]
+    )
+    rows = start(plan, out=None).rows
+    why = [set(row["missing"].values()) for row in rows]
+    given_up = [any("the round is given up" in w for w in words) for words in why]
+    partial = [bool(words) and not up for words, up in zip(why, given_up, strict=True)]
+    assert any(given_up)
+    assert any(partial)
+    assert all(len(row["missing"]) == 3 for row, up in zip(rows, given_up, strict=True) if up)
+
+
+def test_private_clients_under_secure_sums_share_the_noise() -> None:
+    plan = small_experiment(small_method("fedavg"), wrappers=wrapped("clients,epsilon=4,clip=1", secure_sums=True))
+    noise, sums = plan.wrappers
+    assert noise.shared == pytest.approx(2 / 3)
+    assert sums.by_samples is False
+    told = ledger(plan.method, plan.wrappers)
+    assert "covered: (ε ≤ 4" in told["weights"]
+    assert "masked" in told["weights"]
+    assert told["version"] == "a counter"
+    assert start(plan, out=None).rows[-1]["facts"]["epsilon_clients"] <= 4
+
+
+def test_the_ledger_tells_the_change_of_the_slot_as_well() -> None:
+    assert secure("fedkf").method.uploads() is Changed
+    assert isinstance(secure("scaffold").method.gather, Everyone), "its uploads carry no change of the weights"
+
+
+def test_a_model_with_counters_is_refused() -> None:
+    plan = small_experiment(small_method("fedavg"), model="resnet11", wrappers=[{"name": "secure-sums"}])
+    with pytest.raises(UsageError, match="num_batches_tracked is a counter"):
+        stage(plan, Storage())

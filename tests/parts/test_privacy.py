@@ -1,0 +1,161 @@
+"""Sample-level privacy around a client's turn: what it covers, what it costs, and when it stops."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from smallest import same_bits, small_experiment, small_method
+
+pytest.importorskip("opacus")
+pytest.importorskip("dp_accounting")
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import methods
+from fedstill.core.record import leaves
+from fedstill.core.shelf import Storage
+from fedstill.core.turn import Party, ledger, turn
+from fedstill.experiment.run import resume, start
+from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import stage
+from fedstill.methods import FedAvg, FedKF
+from fedstill.parts.accounting import sample_epsilon
+from fedstill.parts.learner import LocalTraining
+from fedstill.parts.privacy import NOT_COVERED, PrivateSamples, budget_of
+
+PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) and methods[name].private_learners]
+
+
+def gentle(name: str) -> Any:
+    """The method with little work, and with SGD where it would have Adam, which makes small gradients large."""
+    extra: dict[str, Any] = {"relational": False} if name == "fedrad" else {}
+    there = {f.name for f in fields(methods[name])}
+    return small_method(name, **extra, **({"optimizer": "sgd"} if "optimizer" in there else {}))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_covered_fields_know_of_the_samples_only_by_clipped_gradients(name: str) -> None:
+    """Gradients clipped to 1e-9 move nothing. Then everything that is said to be covered must be the same whatever
+    the samples and labels are; and a field that is not covered is not called so.
+    """
+    method = gentle(name)
+    plan = small_experiment(method, wrappers=[{"name": "private-samples", "noise": 1e-6, "clip": 1e-9}])
+    ready = stage(plan, Storage())
+    env = ready.env.at(0, 1)
+    down = method.download(env, method.init_server(ready.env.at(0)))
+    data = ready.party(1).data
+    other = replace(data, x=torch.flip(data.x, [0]), y=(data.y + 3) % env.classes)
+    uploads = [turn(method, env, Party(d, plan.wrappers), None, down)[1] for d in (data, other)]
+    covered = {f.name for f in fields(uploads[0]) if f.metadata["carries"] not in NOT_COVERED}
+    assert covered or name in ("fedhe",), "a method whose every field is uncovered"
+    for f in covered:
+        for (_, one), (_, two) in zip(leaves(getattr(uploads[0], f)), leaves(getattr(uploads[1], f)), strict=True):
+            assert torch.allclose(one.double(), two.double(), atol=1e-5), f
+
+
+def private(method: Any = None, **settings: Any) -> Any:
+    chosen = {"epsilon": 8.0, **settings.pop("private", {})}
+    method = method or small_method("fedavg")
+    return small_experiment(method, wrappers=[{"name": "private-samples", **chosen}], **settings)
+
+
+def test_the_busiest_client_spends_its_epsilon_and_nobody_more() -> None:
+    """σ is planned for the largest number of turns any client has; ε in the round's facts is the accountant's."""
+    plan = private(rounds=3)
+    result = start(plan, out=None)
+    spent = result.rows[-1]["facts"]["epsilon_spent"]
+    last = {k: e for row in result.rows for k, e in row["facts"]["epsilon_spent"].items()}
+    turns = [sum(k in row["active"] for row in result.rows) for k in range(6)]
+    assert plan.wrappers[0].turns == max(turns) == 2
+    assert max(last.values()) == pytest.approx(8, rel=0.02)
+    assert all(0 < e <= 8 for e in last.values())
+    assert spent.keys() == {str(k) for k in result.rows[-1]["active"]}
+
+
+def test_a_client_whose_budget_is_spent_takes_no_more_turns() -> None:
+    """ε is planned for one turn: in the second round all are left out by name, and the model stays as it was."""
+    one = start(private(clients=3, active=3, rounds=1, private={"turns": 1}), out=None)
+    two = start(private(clients=3, active=3, rounds=2, private={"turns": 1}), out=None)
+    assert set(two.rows[1]["missing"]) == {"0", "1", "2"}
+    assert all("privacy: ε = 8 would be exceeded" in why for why in two.rows[1]["missing"].values())
+    assert two.last("active")["accuracy"] == one.last("active")["accuracy"]
+
+
+def test_workers_change_no_bit_and_a_resumed_run_spends_nothing_twice(tmp_path: Path) -> None:
+    def end(name: str) -> Any:
+        checkpoint, _ = RunDir.open(tmp_path / name).latest()
+        assert checkpoint is not None
+        return checkpoint
+
+    start(private(rounds=2, private={"turns": 2}), out=tmp_path, name="whole")
+    start(private(rounds=2, workers="2", private={"turns": 2}), out=tmp_path, name="workers")
+    start(private(rounds=1, private={"turns": 2}), out=tmp_path, name="parts")
+    resume(tmp_path / "parts", rounds=2)
+    whole, workers, parts = end("whole"), end("workers"), end("parts")
+    assert same_bits(whole.server, workers.server)
+    assert same_bits(whole.server, parts.server)
+    for client, state in whole.clients.items():
+        budget, again = budget_of(state), budget_of(parts.clients[client])
+        assert budget is not None
+        assert again is not None
+        assert budget.epsilon == again.epsilon == sample_epsilon(budget.releases, 1e-5)
+        assert budget.turns == again.turns
+
+
+def test_noise_is_the_same_on_the_same_samples_and_download_only() -> None:
+    plan = private()
+    ready, noise = stage(plan, Storage()), plan.wrappers[0]
+    env, data = ready.env.at(1, 2), ready.party(2).data
+    down = plan.method.download(env, plan.method.init_server(ready.env))
+    changed = replace(data, y=(data.y + 1) % 10)
+    later = replace(down, weights={n: w + 1 for n, w in down.weights.items()})
+    seeds = [noise.seed(env, down, data), noise.seed(env, down, changed), noise.seed(env, later, data)]
+    seeds += [noise.seed(ready.env.at(2, 2), down, data), noise.seed(ready.env.at(1, 3), down, data)]
+    assert len(set(seeds)) == 5
+    assert noise.seed(env, down, data) == seeds[0]
+    free = replace(noise, keyed=False)
+    assert free.seed(env, down, data) != free.seed(env, down, data)
+
+
+def test_more_privacy_is_less_accuracy() -> None:
+    """At ε = 50 the digits are learnt nearly as without noise; at ε = .5 they are not."""
+    long = {"clients": 2, "active": 2, "rounds": 4, "samples": 1400, "alpha": 100.0}
+    method = FedAvg(lr=0.5, epochs=2, batch=64)
+    scores = {}
+    for epsilon in (0.5, 50):
+        result = start(private(method, private={"epsilon": epsilon}, **long), out=None)
+        scores[epsilon] = result.last("active")["accuracy"]
+    assert scores[50] > 0.75
+    assert scores[0.5] < scores[50] - 0.1
+
+
+def test_the_ledger_says_field_by_field_what_is_covered() -> None:
+    noise = PrivateSamples(epsilon=8)
+    assert ledger(FedKF(), [noise]) == {"weights": "model weights; covered: (ε ≤ 8, δ = 1e-05) for each sample"}
+    told = ledger(small_method("ccvr"), [noise])
+    assert told["counts"] == "label counts; not covered: read off the labels"
+    assert "not covered: computed from the samples" in told["means"]
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("fedgen", "this method does not train sample by sample"),
+        ("fedrad", "relational = true compares pairs of samples; set relational=false"),
+    ],
+)
+def test_methods_that_mix_samples_are_refused(method: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"wrappers = private-samples: {why}"):
+        private(small_method(method))
+
+
+def test_a_model_with_batchnorm_is_refused_before_anything_runs() -> None:
+    plan = private(data="digits", model="resnet11", samples=300)
+    with pytest.raises(UsageError, match=r"private-samples cannot work with it: body.1 is a BatchNorm2d.*-gn model"):
+        stage(plan, Storage())
+
+
+def test_without_epsilon_or_noise_there_is_nothing_to_promise() -> None:
+    with pytest.raises(UsageError, match="needs epsilon"):
+        PrivateSamples()
