@@ -135,6 +135,11 @@ def build_named(base: type[V], spec: Any) -> V:
     if isinstance(spec, base):
         return spec
     registry = Registry.of(base)
+    if not isinstance(spec, str | Mapping):
+        title = spec.__name__ if isinstance(spec, type) else type(spec).__name__
+        raise UsageError(
+            f"{registry.kind} = {title}: must be a name, its settings, or a {base.__name__}{'()' * isinstance(spec, type)}"
+        )
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     if "name" not in settings:
         raise UsageError(f"{', '.join(settings)}: the {registry.kind} needs a name; known: {', '.join(registry)}")

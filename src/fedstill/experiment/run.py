@@ -67,6 +67,7 @@ def start(
     """Run an experiment from its first round; arguments as of `run`."""
     _here(plan)
     ready = stage(plan, Storage(None, plan.memory << 20))  # before the folder is made: bad input leaves nothing behind
+    plan.method.init_client(ready.env.at(0, 0))  # a part of the method that cannot be built is named now, too
     if ready.fingerprint is not None:
         plan = replace(plan, fingerprint=ready.fingerprint.data)
     if out is None:
