@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli import Debug, Json, app
+from fedstill.cli_app import Debug, Json, app
 
 results = typer.Typer()
 app.add_typer(results, name="results")

@@ -62,7 +62,7 @@ def test_a_turn_is_down_the_gradient_of_the_bent_loss():
     student = env.module(down.weights)
     for _ in range(2):
         student.zero_grad()
-        loss = cross_entropy(student(data.images()), data.y)
+        loss = cross_entropy(student(data.inputs()), data.y)
         for name, p in student.named_parameters():
             loss = loss - 0.7 * (before.gradient[name] * p).sum() + 0.35 * (p - down.weights[name]).square().sum()
         loss.backward()

@@ -59,7 +59,7 @@ def test_steps_are_down_the_gradient_of_the_loss():
     env, data = ready.env.at(1, 0), ready.party(0).data
     down = Broadcast(env.initial())
     _, upload = method.client(env, None, down, data)
-    student, teacher, x = env.module(down.weights), env.module(down.weights), data.images()
+    student, teacher, x = env.module(down.weights), env.module(down.weights), data.inputs()
     for _ in range(2):
         student.zero_grad()
         said = teacher(x).detach()

@@ -7,7 +7,7 @@ from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
-from fedstill.report import plots
+from fedstill.report.figures import plots
 
 
 @pytest.fixture(name="comparison")

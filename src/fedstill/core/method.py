@@ -109,6 +109,9 @@ class Reply(Generic[U_co]):
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
     seconds: float = 0.0
+    down: Any = None
+    """What it answers to, and (`form`) an upload of the method's form: for wrappers, which read it first."""
+    form: Any = None
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,8 @@ def build_named(base: type[V], spec: Any) -> V:
         return spec
     registry = Registry.of(base)
     if not isinstance(spec, str | Mapping):
-        title = spec.__name__ if isinstance(spec, type) else type(spec).__name__
-        raise UsageError(
-            f"{registry.kind} = {title}: must be a name, its settings, or a {base.__name__}{'()' * isinstance(spec, type)}"
-        )
+        title = f"the class {spec.__name__}" if isinstance(spec, type) else f"a {type(spec).__name__}"
+        raise UsageError(f"{registry.kind} = {title}: must be a name, its settings, or a {base.__name__} that was made")
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     if "name" not in settings:
         raise UsageError(f"{', '.join(settings)}: the {registry.kind} needs a name; known: {', '.join(registry)}")

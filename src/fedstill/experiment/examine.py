@@ -56,7 +56,7 @@ class Examiner:
         for client, entry in self.link.states.entries.items():
             if self.personal.get(client, (-1,))[0] == entry.version:
                 continue
-            weights = self.plan.method.own(self.env, method_state(entry.read()))
+            weights = self.plan.method.own(self.env.at(0, client), method_state(entry.read()))
             if weights is None:
                 return {}
             answers = self.exam.answers(self.env.module(weights, client))

@@ -10,6 +10,7 @@ from fedstill.methods.feddistill_plus import FedDistillPlus
 from fedstill.methods.feddyn import FedDyn
 from fedstill.methods.fedftg import FedFTG
 from fedstill.methods.fedgen import FedGen
+from fedstill.methods.fedgh import FedGH
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedkf import FedKF, FedKFMinus
@@ -18,9 +19,13 @@ from fedstill.methods.fedmd import FedMD
 from fedstill.methods.fedmgda_plus import FedMGDAPlus
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedntd import FedNTD
+from fedstill.methods.fedproto import FedProto
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
+from fedstill.methods.fedtgp import FedTGP
 from fedstill.methods.fedtkd import FedTKD
+from fedstill.methods.fml import FML
+from fedstill.methods.lg_fedavg import LGFedAvg
 from fedstill.methods.local import Local
 from fedstill.methods.moon import Moon
 from fedstill.methods.qffl import QFFL
@@ -28,6 +33,7 @@ from fedstill.methods.scaffold import Scaffold
 
 __all__ = [
     "CCVR",
+    "FML",
     "QFFL",
     "Centralised",
     "DaFKD",
@@ -37,6 +43,7 @@ __all__ = [
     "FedDistillPlus",
     "FedDyn",
     "FedFTG",
+    "FedGH",
     "FedGKD",
     "FedGen",
     "FedHe",
@@ -47,9 +54,12 @@ __all__ = [
     "FedMGDAPlus",
     "FedNTD",
     "FedNova",
+    "FedProto",
     "FedProx",
     "FedRAD",
+    "FedTGP",
     "FedTKD",
+    "LGFedAvg",
     "Local",
     "Moon",
     "Scaffold",

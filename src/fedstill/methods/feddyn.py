@@ -41,11 +41,16 @@ class FedDyn(Averaging):
     """Algorithm 1: min L_k(θ) − ⟨∇L_k(θ_k), θ⟩ + α/2 ‖θ − θ_t‖² on the clients, θ = mean − h/α on the server."""
 
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
+    private_learners = 1
     alpha: float = setting(0.01, ge=0, doc="strength of the regularisation (α); 0: FedAvg")
     weighting: Literal["clients", "samples"] = setting(
         "clients", doc="every client counts the same, as in the paper, or by its samples, as in FedAvg"
     )
     max_norm: float | None = setting(None, gt=0, doc="clip a step's gradient to this length (the authors' code: 10)")
+
+    def mixing(self) -> str | None:
+        """Clipping is of the whole batch's gradient."""
+        return None if self.max_norm is None else f"max_norm = {self.max_norm:g}"
 
     def init_server(self, env: Env) -> Corrected:
         """θ⁰; h = 0."""
@@ -61,14 +66,15 @@ class FedDyn(Averaging):
         learner = self.learner(env, env.module(down.weights))
         anchor = [p.detach() + state.gradient[n].to(env.device) for n, p in learner.module.named_parameters()]
         for x, y in self.batches(env, data, learner.module):
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
             with torch.no_grad():
-                drift = torch._foreach_sub(learner.parameters, anchor)
-                bent = torch._foreach_add(gradients, drift, alpha=self.alpha) if self.alpha else gradients
-                if self.max_norm is not None:
-                    length = torch.nn.utils.get_total_norm(bent)
-                    bent = torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0)))
-                learner.apply(tuple(bent))
+                drift = torch._foreach_sub(learner.parameters, anchor) if self.alpha else None
+            if self.max_norm is None:
+                learner.step(cross_entropy(learner(x), y), shift=drift, pull=self.alpha)
+                continue
+            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
+            bent = gradients if drift is None else torch._foreach_add(gradients, drift, alpha=self.alpha)
+            length = torch.nn.utils.get_total_norm(bent)
+            learner.apply(torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))))
         weights = learner.weights
         kept, upload = self.gather.outgoing(env, state.kept, weights)
         return Bend({n: d - (weights[n] - down.weights[n]) for n, d in state.gradient.items()}, kept), upload

@@ -14,6 +14,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.parts.class_knowledge import by_class
 from fedstill.parts.learner import LocalTraining, Optimizer
 from fedstill.parts.losses import cross_entropy
 from fedstill.parts.public_logits import Private
@@ -37,11 +38,8 @@ class ClassWisdom:
 
 def fused(before: ClassWisdom, uploads: Sequence[MeanLogits]) -> ClassWisdom:
     """Per class, the mean over the clients that have it; a class that nobody has keeps what was known of it."""
-    seen = torch.stack([u.seen for u in uploads]).double()
-    total = torch.einsum("kc,kcd->cd", seen, torch.stack([u.logits for u in uploads]).double())
-    holders = seen.sum(0)
-    means = (total / holders.clamp_min(1).unsqueeze(1)).float()
-    return ClassWisdom(torch.where(holders.unsqueeze(1) > 0, means, before.logits), before.known | (holders > 0))
+    told, seen = [u.logits for u in uploads], [u.seen for u in uploads]
+    return ClassWisdom(*by_class(before.logits, before.known, told, seen))
 
 
 @methods.register("fedhe")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.method import Env, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.kinds import Image
@@ -30,7 +30,7 @@ from fedstill.parts.losses import activation, class_entropy, cross_entropy, kl, 
 class Teaching:
     """What goes down: w, and the teacher ŵ (None: w itself is the teacher, FedKF−)."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     teacher: State | None
 
 

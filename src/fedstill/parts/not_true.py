@@ -1,5 +1,6 @@
 """Not-true distillation: what a teacher knows of the classes that a sample does not belong to.
 
+>>> import torch
 >>> not_true(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1])).tolist()
 [[1.0, 3.0]]
 """

@@ -25,16 +25,16 @@ from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
-from fedstill.report.partition import partition_figure
+from fedstill.report.figures.partition import partition_figure
 
 Pictures = list[tuple[str, Figure]]
 
 PAINTERS = {
-    "partition": "fedstill.report.plots:partition",
-    "forgetting": "fedstill.report.plots:forgetting",
-    "trust": "fedstill.report.plots:trust",
-    "domain": "fedstill.report.plots:domain",
-    "imagined": "fedstill.report.plots:imagined",
+    "partition": "fedstill.report.figures.plots:partition",
+    "forgetting": "fedstill.report.figures.plots:forgetting",
+    "trust": "fedstill.report.figures.plots:trust",
+    "domain": "fedstill.report.figures.plots:domain",
+    "imagined": "fedstill.report.figures.plots:imagined",
 }
 """Where the painters are, by the kind of picture: `module:function`."""
 
@@ -72,9 +72,9 @@ def partition(result: Result) -> Pictures:
 def forgetting(result: Result) -> Pictures:
     """Accuracy on each class over the rounds, for runs that tracked it."""
     tracked = any("per_class" in scores for row in result.rows for scores in row.get("models", {}).values())
-    if not tracked or find_spec("fedstill.report.forgetting") is None:
+    if not tracked:
         return []
-    from fedstill.report.forgetting import local_figure, rounds_figure
+    from fedstill.report.figures.forgetting import local_figure, rounds_figure
 
     found = [("accuracy on each class, over the rounds", rounds_figure(result))]
     trained = any("per_class_after_training" in s for row in result.rows for s in row.get("models", {}).values())
@@ -85,9 +85,7 @@ def forgetting(result: Result) -> Pictures:
 
 def trust(result: Result) -> Pictures:
     """Client features, their clusters and the class weights, for runs that tell whom they trusted."""
-    if find_spec("fedstill.report.trust") is None:
-        return []
-    from fedstill.report.trust import clusters_figure, features_figure, weights_figure
+    from fedstill.report.figures.trust import clusters_figure, features_figure, weights_figure
 
     malicious, names = malicious_clients(result), _class_names(result)
     found: Pictures = []
@@ -104,9 +102,11 @@ def trust(result: Result) -> Pictures:
 def domain(result: Result) -> Pictures:
     """Generated samples and what the discriminators know, for runs that tell of domain weights."""
     told = any(name.startswith("domain") for row in result.rows for name in row.get("facts", {}))
-    if not told or find_spec("fedstill.report.domain") is None:  # a checkpoint is only opened where there is something
+    if (
+        not told or find_spec("fedstill.report.figures.domain") is None
+    ):  # a checkpoint is only opened where there is something
         return []
-    from fedstill.report.domain import pictures as found
+    from fedstill.report.figures.domain import pictures as found
 
     return found(result)
 
