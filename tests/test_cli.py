@@ -198,3 +198,120 @@ def test_help_does_not_import_torch() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "resume" in done.stdout
+
+
+def commands() -> list[str]:
+    import typer
+
+    from fedstill.cli_app import app
+
+    return sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", commands())
+def test_help_tells_of_every_argument_and_eats_no_default(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every word of every argument's and option's help is in what is printed, `[mnist-5k]` too."""
+    import typer
+
+    from fedstill.cli_app import app
+
+    monkeypatch.setenv("COLUMNS", "300")
+    code, out, _ = call(f"{name} --help", capsys)
+    assert code == 0
+    shown = " ".join(out.split())
+    for parameter in typer.main.get_command(app).commands[name].params:  # type: ignore[attr-defined]
+        about = str(getattr(parameter, "help", "") or "").replace("`", "")
+        assert about, f"{parameter.name} says nothing of itself"
+        assert about in shown, parameter.name
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    import fedstill
+
+    assert call("--version", capsys)[:2] == (0, f"fedstill {fedstill.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ("run fedk", {"fedkf", "fedkf-minus"}),
+        ("run fedavg --data mnist-", {"mnist-5k"}),
+        ("run fedavg --partition dir", {"dirichlet"}),
+        ("run fedavg --model lenet", {"lenet5"}),
+        ("run fedavg --attack logit", {"logit-flip"}),
+        ("run fedavg --metric macro", {"macro-f1"}),
+        ("show kru", {"krum"}),
+        ("ls gath", {"gathers"}),
+        ("reproduce fedkf/table5", {"fedkf/table5"}),
+    ],
+)
+def test_the_shell_completes_what_is_registered(
+    words: str, known: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from click.shell_completion import ShellComplete
+    from typer.main import get_command
+
+    from fedstill.cli_app import app
+
+    *before, incomplete = words.split()
+    found = ShellComplete(get_command(app), {}, "fedstill", "_FEDSTILL_COMPLETE").get_completions(before, incomplete)
+    assert {item.value for item in found} >= known
+    assert all(item.value.startswith(incomplete) for item in found)
+
+
+def test_what_cannot_be_tracked_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("run fedavg --track perclass", capsys)
+    assert code == 2
+    assert "'perclass': must be one of per-class" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestDemo:
+    """`fedstill demo` replaces its own runs and nothing else."""
+
+    def test_a_users_files_stay(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "fedavg").mkdir()
+        (tmp_path / "fedavg" / "mine.txt").write_text("mine")
+        code, _, err = call(f"demo --rounds 1 --out {tmp_path}", capsys)
+        assert code == 2
+        assert "was not made by the demo" in " ".join(err.split())
+        assert (tmp_path / "fedavg" / "mine.txt").read_text() == "mine"
+        assert not (tmp_path / "fedkf").exists()
+
+    def test_its_own_runs_are_replaced_and_notes_beside_them_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from fedstill.cli_demo import MARK, make_room
+
+        for name in ("fedavg", "fedkf", "mine"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "notes.txt").write_text("mine")
+        (tmp_path / MARK).write_text("fedavg\nfedkf\n")
+        make_room(tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == [MARK, "mine", "notes.txt"]
+
+    def test_a_page_of_ones_own_is_not_written_over(self, tmp_path: Path) -> None:
+        import typer
+
+        from fedstill.cli_demo import make_room
+
+        (tmp_path / "report.html").write_text("<p>my own notes</p>")
+        with pytest.raises(typer.BadParameter, match=r"report\.html was not made by the demo"):
+            make_room(tmp_path)
+
+
+def test_a_report_does_not_write_over_what_is_not_a_page_of_ours(
+    a_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.html").write_text("mine")
+    code, _, err = call(f"report {a_run} -o {tmp_path / 'notes.html'}", capsys)
+    assert code == 2
+    assert "not a page of fedstill" in err
+    assert (tmp_path / "notes.html").read_text() == "mine"
+    for _ in range(2):  # its own page it writes again
+        assert call(f"report {a_run} -o {tmp_path / 'page.html'}", capsys)[0] == 0

@@ -12,7 +12,7 @@ from typing import Any
 from fedstill.core.registry import Registry
 
 Registry.announce("transport", "flower-simulation", "fedstill.flower.simulation")
-Registry.announce("view of a result", "curves", "fedstill.report.plots")
+Registry.announce("view of a result", "curves", "fedstill.report.figures.plots")
 Registry.announce("view of a result", "notebook", "fedstill.report.notebook")
 
 _HOMES = {

@@ -10,22 +10,25 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-app = typer.Typer(
-    name="fedstill",
-    help="Federated knowledge distillation: train together on data that differ and may not move.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+from fedstill.cli_app import Debug, Json, app, apply_settings, choices, finish, names, read_plan
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+TRACKED = ("per-class",)
+"""What --track can also report."""
 
 
 @app.command()
 def run(
-    what: Annotated[str, typer.Argument(help="A method's name (see `fedstill ls methods`) or an experiment.toml.")],
-    data: Annotated[str | None, typer.Option(help="Data set, .npz file or image folder. [mnist-5k]")] = None,
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A method's name (see `fedstill ls methods`) or an experiment.toml.",
+            autocompletion=names("methods", files=True),
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)),
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
     active: Annotated[
         float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")
@@ -33,65 +36,94 @@ def run(
     alpha: Annotated[
         float | None, typer.Option(help="Dirichlet α of the partition: small is heterogeneous. [0.1]")
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]", autocompletion=names("partitions")),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream. [1]")] = None,
     samples: Annotated[int | None, typer.Option(help="Stratified subset of this many training samples.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model, or package.module:factory. [auto]")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model, or package.module:factory. [auto]", autocompletion=names("models"))
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Comma-separated models, for clients that differ.")] = None,
     public: Annotated[
-        str | None, typer.Option(help="Public set: a share of every class, or a data set. [0.1 where needed]")
+        str | None,
+        typer.Option(
+            help="Public set: a share of every class, or a data set. [0.1 where needed]",
+            autocompletion=names("data", files=True),
+        ),
     ] = None,
     local_test: Annotated[
         float | None, typer.Option(help="Share of a client's samples kept as its test. [0.2]")
     ] = None,
     attack: Annotated[
-        str | None, typer.Option(help="Attack of the malicious clients (see `fedstill ls attacks`).")
+        str | None,
+        typer.Option(
+            help="Attack of the malicious clients (see `fedstill ls attacks`).", autocompletion=names("attacks")
+        ),
     ] = None,
     malicious: Annotated[str | None, typer.Option(help="Share of malicious clients, or a list: 1,3,5.")] = None,
     drop: Annotated[float | None, typer.Option(help="Probability that an active client does not answer. [0]")] = None,
     private: Annotated[
         str | None, typer.Option(help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client.")
     ] = None,
+    compress: Annotated[str | None, typer.Option(help="quantise,width=8 or top-k,share=0.1: fewer bytes up.")] = None,
     secure_sums: Annotated[bool, typer.Option(help="The server learns sums over the clients only.")] = False,
     workers: Annotated[
         str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto. [cpu]")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, mps or auto. [cpu]", autocompletion=choices("cpu", "cuda", "mps", "auto")),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any other setting of method or experiment.")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="What AMP, FM and WLP are made of (see `fedstill ls metrics`). [accuracy]")
+        str | None,
+        typer.Option(
+            help="What AMP, FM and WLP are made of (see `fedstill ls metrics`). [accuracy]",
+            autocompletion=names("metrics"),
+        ),
     ] = None,
-    track: Annotated[str | None, typer.Option(help="per-class: also report accuracy per class.")] = None,
-    log: Annotated[str | None, typer.Option(help="tensorboard or mlflow: also log there (extras).")] = None,
+    track: Annotated[
+        str | None, typer.Option(help="per-class: also report accuracy per class.", autocompletion=choices(*TRACKED))
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            help="tensorboard or mlflow: also log there (extras).", autocompletion=choices("tensorboard", "mlflow")
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="The run folder's name.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run a method on data split over clients."""
-    from fedstill.experiment.config import experiment, read
+    from fedstill.experiment.config import experiment
     from fedstill.experiment.run import start
     from fedstill.experiment.shorthand import wrapped
     from fedstill.report.logging import logged
     from fedstill.report.terminal import Live
 
-    plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    if track is not None and track not in TRACKED:
+        raise typer.BadParameter(f"{track!r}: must be one of {', '.join(TRACKED)}", param_hint="--track")
+    plan = read_plan(what)
     given = {
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
         "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
         "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
-        "models": models and tuple(models.split(",")), "per_class": track == "per-class" or None,
+        "models": models and tuple(models.split(",")), "per_class": track and True,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
-    if asked := wrapped(private, secure_sums):
+    if asked := wrapped(private, secure_sums, compress):
         plan["wrappers"] = [*plan.get("wrappers", []), *asked]
     apply_settings(plan, settings or [])
     with Live(quiet=as_json) as live, logged(live, log) as watcher:
         result = start(experiment(plan), out=out, name=name, watcher=watcher)
-    _finish(result, as_json)
+    finish(result, as_json)
 
 
 @app.command()
@@ -108,7 +140,7 @@ def resume(
 
     with Live(quiet=as_json) as live:
         result = runs.resume(path, watcher=live, rounds=rounds, workers=workers)
-    _finish(result, as_json)
+    finish(result, as_json)
 
 
 @app.command()
@@ -138,7 +170,11 @@ def compare(
 @app.command("ls")
 def list_things(
     what: Annotated[
-        str, typer.Argument(help="methods, models, data, partitions, gathers, attacks, generators, metrics or presets.")
+        str,
+        typer.Argument(
+            help="methods, models, data, partitions, gathers, attacks, generators, metrics or presets.",
+            autocompletion=names("kinds"),
+        ),
     ] = "methods",
     as_json: Json = False,
     debug: Debug = False,
@@ -155,7 +191,13 @@ def list_things(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A method, partition, gather, attack or preset.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A method, partition, gather, attack or preset.",
+            autocompletion=names("methods", "partitions", "gathers", "attacks", "presets"),
+        ),
+    ],
     toml: Annotated[bool, typer.Option("--toml", help="Print an experiment.toml to start from.")] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -219,57 +261,11 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         catalogue.show_examination(found)
 
 
-def apply_settings(plan: dict[str, Any], settings: list[str]) -> None:
-    """Put `name=value` pairs where they belong: `partition.alpha`, a field of the experiment, else of the method."""
-    from dataclasses import fields
-
-    from fedstill.core.errors import UsageError
-    from fedstill.experiment.config import Experiment
-
-    known = {f.name for f in fields(Experiment)}
-    for pair in settings:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {pair!r}: must be name=value")
-        path = key.split(".")
-        if path[0] not in known:
-            path = ["method", *path]
-        here = plan
-        for step in path[:-1]:
-            inner = here.get(step)
-            here[step] = {"name": inner} if isinstance(inner, str) else dict(inner or {})
-            here = here[step]
-        here[path[-1]] = _inline_table(value)
-
-
-def _inline_table(value: str) -> Any:
-    """A setting's value; `{…}` and `[…]` are read as TOML, the rest stays text for the field's type to read."""
-    import tomllib
-
-    from fedstill.core.errors import UsageError
-
-    if value[:1] not in "{[" or not value:
-        return value
-    try:
-        return tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"--set …={value}: {error}") from None
-
-
 def _number(text: str | None) -> Any:
     try:
         return None if text is None else float(text)
     except ValueError:
         return text
-
-
-def _finish(result: Any, as_json: bool) -> None:
-    from fedstill.report.terminal import show_result
-
-    if as_json:
-        print(json.dumps(result.summary(), indent=1))
-    else:
-        show_result(result)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -301,9 +297,9 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
         return 1 if isinstance(error, RunError) else 2
 
 
-if __name__ == "__main__":
-    from fedstill.cli import main as entry  # the other files' commands join the app of this module, not of __main__
-
-    entry()
-
-from fedstill import cli_demo, cli_deploy, cli_reports, cli_results  # noqa: E402, F401 (their commands join `app`)
+from fedstill import (  # noqa: E402 (their commands join the app, after these)
+    cli_demo,  # noqa: F401
+    cli_deploy,  # noqa: F401
+    cli_reports,  # noqa: F401
+    cli_results,  # noqa: F401
+)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli import Debug, Json, app
+from fedstill.cli_app import Debug, Json, app
 
 STATE = Path("~/.fedstill/hub")
 Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
@@ -194,14 +194,14 @@ def _deploy(
     out: Path,
     as_json: bool,
 ) -> None:
-    from fedstill.cli import _finish, apply_settings
-    from fedstill.experiment.config import experiment, read
+    from fedstill.cli_app import apply_settings, finish, read_plan
+    from fedstill.experiment.config import experiment
     from fedstill.experiment.result import Result
     from fedstill.flower.control import deploy as follow
     from fedstill.flower.enrolment import deployable
     from fedstill.report.terminal import Live
 
-    plan: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    plan = read_plan(what)
     if sites is not None:
         plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
     apply_settings(plan, settings)
@@ -221,4 +221,4 @@ def _deploy(
                 live.note(told["note"])
 
         folder = follow(there, run, checked.plain(), out, wait, tell, patience)
-    _finish(Result.read(folder), as_json)
+    finish(Result.read(folder), as_json)

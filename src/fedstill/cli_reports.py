@@ -1,4 +1,4 @@
-"""Commands for what people look at: `report`, `reproduce`, `sweep`, `watch`. They join the app of `fedstill.cli`."""
+"""Commands for what people look at: `report`, `reproduce`, `sweep`, `watch`. They join the app."""
 
 import json
 import shlex
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli import Debug, Json, app, apply_settings
+from fedstill.cli_app import Debug, Json, app, apply_settings, names, read_plan
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds (1, 2, …).")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [one per core]")]
@@ -35,12 +35,15 @@ def report(
 @app.command()
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="A preset (see `fedstill ls presets`), or a preset.toml of your own.")
+        str | None,
+        typer.Argument(
+            help="A preset (see `fedstill ls presets`), or a preset.toml of your own.", autocompletion=names("presets")
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every preset: run what has no record yet.")] = False,
     budget: Annotated[str, typer.Option(help="With --all: for how long, like 2h or 90m.")] = "1h",
     results: Annotated[Path, typer.Option(help="With --all: where records go.")] = Path("results"),
-    seeds: Seeds = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds. [1, with --full 3]")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the preset's.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only rows with this label (* and ? allowed).")] = None,
@@ -55,7 +58,9 @@ def reproduce(
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
     from fedstill.core.errors import UsageError
     from fedstill.experiment import reproduce as papers
+    from fedstill.experiment.claims import claims, judged
     from fedstill.experiment.presets import read_preset
+    from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
     from fedstill.report.progress import forecast, say, teller
 
@@ -69,7 +74,14 @@ def reproduce(
     apply_settings(override, settings or [])
     room = out / preset.name
     entries = papers.plan(
-        preset, room, seeds=seeds, rounds=rounds, full=full, override=override, rows=row or (), columns=column or ()
+        preset,
+        room,
+        seeds=seeds or (3 if full else 1),
+        rounds=rounds,
+        full=full,
+        override=override,
+        rows=row or (),
+        columns=column or (),
     )
     if preset.kind == "partition" and not dry_run:
         print(paper_table.partitions(preset, entries, room))
@@ -89,13 +101,17 @@ def reproduce(
         print(paper_table.mean_images(preset, entries, room))
         return
     numbers = papers.numbers(entries, done, failed)
-    plain = json.dumps([number.plain() for number in numbers], indent=1, ensure_ascii=False)
+    differ = paper_table.differences(preset, entries)
+    found = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
+    plain = json.dumps(found, indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")
+    verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:
         print(plain)
     elif numbers:
-        paper_table.show(numbers, preset.title)
-    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed())
+        paper_table.show(numbers, preset.title, differ)
+        print("\n".join(claim_tables.lines(verdicts)))
+    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed(), claim_tables.section(verdicts))
     say(f"page: {page}" if page else "no run came to its end: no page")
     if failed:
         raise typer.Exit(1)
@@ -126,10 +142,16 @@ def _queue(out: Path, results: Path, budget: str, jobs: int | None, dry_run: boo
 
 @app.command()
 def sweep(
-    what: Annotated[str, typer.Argument(help="A method's name or an experiment.toml.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="A method's name or an experiment.toml.", autocompletion=names("methods", files=True)),
+    ],
     grid: Annotated[list[str] | None, typer.Option(help="name=a,b,c: what to vary; several make a grid.")] = None,
     seeds: Seeds = 1,
-    data: Annotated[str | None, typer.Option(help="Data set, .npz file or image folder. [mnist-5k]")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)),
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
     active: Annotated[float | None, typer.Option(help="Share or number of clients active in a round. [0.2]")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet α of the partition. [0.1]")] = None,
@@ -143,12 +165,11 @@ def sweep(
 ) -> None:
     """Run a method over a grid of settings and compare. Finished points are not run again."""
     from fedstill.experiment import sweep as sweeps
-    from fedstill.experiment.config import read
     from fedstill.report import grid as grids
     from fedstill.report.progress import forecast, say, teller
     from fedstill.report.tables import show
 
-    base: dict[str, Any] = read(Path(what)) if what.endswith((".toml", ".json")) else {"method": {"name": what}}
+    base = read_plan(what)
     given = {"data": data, "clients": clients, "active": active, "alpha": alpha, "rounds": rounds}
     base.update({key: value for key, value in given.items() if value is not None})
     apply_settings(base, settings or [])

@@ -10,11 +10,12 @@ import pytest
 import torch
 from smallest import same_bits, small_experiment, small_method
 
+from fedstill.core.errors import UsageError
 from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
 from fedstill.core.shelf import Shelf, Storage
-from fedstill.core.turn import Party
+from fedstill.core.turn import Party, turn
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.run import active, resume, start, transport
 from fedstill.experiment.rundir import RunDir
@@ -47,7 +48,32 @@ def test_every_field_that_leaves_a_client_says_what_it_carries(name: str) -> Non
     declared = methods[name].leaves_client()
     assert declared
     assert set(declared) == {f.name for f in fields(methods[name].upload_type())}
-    assert set(declared.values()) <= {str(c) for c in Carries}
+    assert set(declared.values()) <= set(map(str, Carries))
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("slots", ["server", "client"])
+def test_what_a_method_says_of_its_messages_is_what_travels(name: str, slots: str) -> None:
+    """Slots on the clients ask for another upload: who cannot make it is refused before anything runs."""
+    light = {"clients": 2, "active": 1.0, "samples": 100}
+    if slots == "client":
+        own = {"gather": {"name": "remember", "slots": "client"}}
+        try:
+            plan, ready = staged(name, own, **light)
+        except UsageError as error:
+            reason = str(error)
+        else:
+            reason = ""
+        if reason:
+            assert re.match(r"gather = remember: (slots = client: .* use slots = server|works on)|unknown sett", reason)
+            return
+    else:
+        plan, ready = staged(name, **light)
+    method, env = plan.method, ready.env.at(0, 0)
+    down = method.download(env, method.init_server(env.at(0)))
+    _, upload = turn(method, env, ready.party(0), None, down)
+    assert type(down) is method.downloads()
+    assert type(upload) is method.uploads() is type(method.template(env))
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -69,8 +95,8 @@ def test_transports_agree_and_resume_is_exact(name: str, runs: Path) -> None:
     assert scores[0][-1], "it reports at least one model"
 
 
-def staged(name: str, **settings: Any) -> tuple[Any, Any]:
-    plan = small_experiment(small_method(name), **settings)
+def staged(name: str, own: Any = None, **settings: Any) -> tuple[Any, Any]:
+    plan = small_experiment(small_method(name, **(own or {})), **settings)
     return plan, stage(plan, Storage())
 
 

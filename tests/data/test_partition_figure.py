@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedstill.core.errors import UsageError
-from fedstill.report.partition import partition_figure, save
+from fedstill.report.figures.partition import partition_figure, save
 
 COUNTS = np.array([[40, 0, 10], [0, 20, 0]])
 
@@ -51,5 +51,5 @@ def test_wrong_pictures_are_told(tmp_path):
 
 
 def test_pyplot_is_never_imported():
-    code = "import sys, fedstill.report.partition; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, fedstill.report.figures.partition; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

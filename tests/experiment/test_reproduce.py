@@ -19,7 +19,7 @@ from fedstill.experiment.presets import read_preset
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
-from fedstill.report import paper_table
+from fedstill.report import paper_table, progress
 
 TABLE = """
 title = "A tiny table"
@@ -266,3 +266,39 @@ def test_a_partition_is_drawn_without_a_run(tmp_path: Path, capsys: pytest.Captu
     assert page == tmp_path / "who" / "report.html"
     assert 'src="data:image/svg+xml' in page.read_text()
     assert (tmp_path / "who" / "1.svg").exists()
+
+
+def test_what_was_set_otherwise_than_in_the_paper_stands_beside_the_numbers(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedAvg × α = 1 runs 9 rounds in the paper. With --full nothing differs, and Δ has a colour; with rounds=3 not."""
+    preset = read_preset(str(table))
+    paper = reproduce.plan(preset, tmp_path, full=True, rows=["FedAvg"], columns=["α = 1"])
+    less = reproduce.plan(
+        preset, tmp_path, rounds=3, override={"method": {"lr": "0.2"}}, rows=["FedAvg"], columns=["α = 1"]
+    )
+    cell = ("FedAvg", "α = 1")
+    assert paper_table.differences(preset, paper) == {cell: []}
+    differ = paper_table.differences(preset, less)
+    assert differ == {cell: ["lr=0.2 instead of 0.1", "rounds=3 instead of 9"]}
+    numbers = [reproduce.Number("FedAvg", "α = 1", "amp", [0.75], 0.5)]
+    same = paper_table.section(numbers, "", "table 0", paper_table.differences(preset, paper))
+    other = paper_table.section(numbers, "", "table 0", differ)
+    assert '<td class="up">+25.00</td>' in same
+    assert "<td>+25.00</td>" in other
+    assert '<span class="pill">rounds=3 instead of 9</span>' in other
+    paper_table.show(numbers, "A tiny table", differ)
+    assert "(rounds=3 instead of 9)" in capsys.readouterr().out
+
+
+def test_one_reason_for_many_cells_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three cells without their data: each says that its time is unknown, the hint stands once below."""
+
+    def missing(plan: Any) -> float:
+        raise UsageError("emnist-letters is not on this machine; put its files under FEDSTILL_DATA")
+
+    monkeypatch.setattr(progress.estimate, "round_seconds", missing)
+    plans = [experiment({"method": {"name": name}, "data": "digits"}) for name in ("fedavg", "fedprox", "fedkf")]
+    lines = progress.forecast([(plan.title, [batch.job(plan, tmp_path)]) for plan in plans], 1)
+    assert sum("FEDSTILL_DATA" in line for line in lines) == 1
+    assert sum("unknown time (see below)" in line for line in lines) == 3

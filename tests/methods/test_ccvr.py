@@ -2,18 +2,15 @@
 
 import itertools
 
-import pytest
 import torch
 from smallest import small_experiment
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import CCVR
 from fedstill.methods.ccvr import Described, describe, features_of, pooled, virtual_features
-from fedstill.parts.gather import Remember
 from fedstill.parts.learner import predict
 
 
@@ -100,5 +97,3 @@ def test_what_leaves_a_client_and_what_is_refused():
     for counts in (good.counts, good.counts - 1):
         bad = Described(good.weights, good.means, good.covariances, counts)
         assert CCVR().objection(env, bad) == "counts: must be ≥ 0, and one > 0"
-    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        CCVR(gather=Remember(slots="client"))

@@ -14,7 +14,6 @@ from fedstill.methods import FedAvg, FedDistillPlus
 from fedstill.methods.feddistill_plus import MeanLogitsAndWeights, Shared, fused
 from fedstill.methods.fedhe import ClassWisdom, MeanLogits
 from fedstill.parts.averaging import Broadcast
-from fedstill.parts.gather import Remember
 from fedstill.parts.learner import predict
 from fedstill.parts.robust import Krum
 
@@ -91,8 +90,6 @@ def test_without_weights_networks_may_differ_and_only_class_logits_travel():
 def test_wrong_settings_are_told():
     with pytest.raises(UsageError, match="feddistill-plus averages weights, so all clients need one model"):
         small_experiment(FedDistillPlus(), models=("mlp", "lenet5"))
-    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        FedDistillPlus(gather=Remember(slots="client"))
     with pytest.raises(
         UsageError, match="gather = krum: works on model weights; clients of this method send mean logits"
     ):

@@ -12,7 +12,7 @@ from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedMGDAPlus
 from fedstill.methods.fedmgda_plus import Pareto, fairest
-from fedstill.parts.gather import Everyone, Remember, Update
+from fedstill.parts.gather import Everyone, Update
 
 
 def test_directions_count_not_lengths():
@@ -67,7 +67,5 @@ def test_the_shares_are_reported_and_only_weights_leave():
 
 
 def test_wrong_settings_are_told():
-    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        FedMGDAPlus(gather=Remember(slots="client"))
     with pytest.raises(UsageError, match="epsilon"):
         FedMGDAPlus(epsilon=1.5)

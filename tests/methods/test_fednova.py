@@ -11,7 +11,7 @@ from fedstill.experiment.stage import stage
 from fedstill.methods import FedNova
 from fedstill.methods.fednova import Walked, normalised_shares, path_length
 from fedstill.parts.averaging import Global
-from fedstill.parts.gather import Everyone, Remember, average, drawn
+from fedstill.parts.gather import Everyone, average, stepped
 
 
 def test_the_step_by_hand():
@@ -22,7 +22,7 @@ def test_the_step_by_hand():
     assert shares == pytest.approx([7 / 64, 21 / 16])
     start = {"w": torch.tensor([1.0]), "running": torch.tensor([9.0])}
     ends = [{"w": torch.tensor([w]), "running": torch.tensor([b])} for w, b in ((3.0, 2.0), (4.0, 6.0))]
-    made = drawn(start, ends, shares, ["w"], [1, 3])
+    made = stepped(start, ends, shares, ["w"], [1, 3])
     assert made["w"].item() == pytest.approx(1 + 7 / 4 * 19 / 8)
     assert made["running"].item() == 5
 
@@ -67,8 +67,6 @@ def test_a_client_that_took_no_step_changes_nothing_but_the_pace():
 def test_wrong_things_are_told():
     with pytest.raises(UsageError, match=r"optimizer = adam: fednova knows"):
         FedNova(optimizer="adam")
-    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        FedNova(gather=Remember(slots="client"))
     env = stage(small_experiment(FedNova()), Storage()).env
     assert FedNova().objection(env, Walked(env.form(), -1)) == "steps = -1: must be ≥ 0"
     assert FedNova.leaves_client()["steps"] == "number of local steps"

@@ -10,9 +10,11 @@ from smallest import same_bits, small_experiment, small_method
 from torch import tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.record import record
+from fedstill.core.loop import admit
+from fedstill.core.method import Reply, methods
+from fedstill.core.record import Carries, carries, record
 from fedstill.core.shelf import Storage
-from fedstill.core.turn import Party, turn
+from fedstill.core.turn import Party, misfit, turn
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.stage import stage
 from fedstill.parts.attacks import (
@@ -129,11 +131,6 @@ def test_label_flip_counts_classes_from_the_other_end(ready: Any, env: Any) -> N
     assert torch.equal(flipped.x, data.x)
 
 
-@record
-class ToyUpdate:
-    weights: dict[str, torch.Tensor]
-
-
 def test_forged_weights_by_hand(env: Any) -> None:
     """w_t = 1, w_k = 3, a step of 2: sign-flip by 10 sends 1 − 20 = −19, scaled by 10 sends 21; counters stay."""
     received = {"w": tensor([1.0]), "bn.running_var": tensor([1.0]), "count": tensor(4)}
@@ -192,6 +189,70 @@ def test_an_attack_that_fits_is_given_to_the_malicious_alone(method: str, attack
     assert [len(parties(k).wrappers) for k in range(6)] == [0, 1] * 3
 
 
-def test_a_method_told_not_to_share_weights_cannot_be_attacked_there(env: Any) -> None:
-    with pytest.raises(UsageError, match="sends none"):
-        SignFlip().upload(env, ToyUpdate(None), ToyUpdate(None))  # type: ignore[arg-type]
+@record
+class Renamed:
+    """An upload whose fields have names of their own."""
+
+    opinion: torch.Tensor = carries(Carries.LOGITS)
+    model: dict[str, torch.Tensor] = carries(Carries.WEIGHTS)
+    logits: int = carries("a number of a method's own kind")
+
+
+@record
+class Sent:
+    start: dict[str, torch.Tensor] = carries(Carries.WEIGHTS)
+
+
+def test_attacks_find_their_field_by_what_it_carries(env: Any) -> None:
+    """w_t = 1, w_k = 3: the field that carries weights becomes −19, whatever it is called; `logits` is no logits."""
+    honest = Renamed(tensor([[5.0, 1.0]]), {"w": tensor([3.0])}, 7)
+    flipped = SignFlip(10.0).upload(env, honest, Sent({"w": tensor([1.0])}))
+    assert flipped.model["w"].tolist() == [-19.0]
+    swapped = LogitFlip(1.0).upload(env, honest, None)
+    assert swapped.opinion.tolist() == [[1.0, 5.0]]
+    assert (flipped.logits, swapped.logits) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("attack", "step"), [(SignFlip(2.0), -2.0), (Scaled(3.0), 3.0), (Gaussian(1.0), None)], ids=lambda v: str(v)
+)
+def test_an_attacker_of_scaffold_is_admitted_and_moves_the_model_as_it_wants(attack: Any, step: float | None) -> None:
+    """One attacker, one honest client, η_g = 1: w⁺ = w + ½ (step (y₁ − w)) + ½ (y₀ − w).
+
+    Its control variate is what it keeps, so c moves as without the attack.
+    """
+    method = small_method("scaffold", gather="everyone")
+    ready = stage(small_experiment(method, clients=2, active=1.0, samples=100), Storage())
+    env = ready.env.at(0)
+    server = method.init_server(env)
+    down = method.download(env, server)
+    honest = [turn(method, env.at(0, k), Party(ready.party(k).data), None, down)[1] for k in (0, 1)]
+    kept, forged = turn(method, env.at(0, 1), Party(ready.party(1).data, (attack,)), None, down)
+    replies = [Reply(0, 50, honest[0]), Reply(1, 50, forged)]
+    good, missing = admit(method, env, replies)
+    assert missing == {}
+    moved = method.server(env, server, good)
+    plain = method.server(env, server, [Reply(0, 50, honest[0]), Reply(1, 50, honest[1])])
+    for name, w in server.weights.items():
+        wanted = w + (honest[0].weights[name] - w) / 2
+        wanted = wanted + ((forged.weights[name] - w) / 2 if step is None else step * (honest[1].weights[name] - w) / 2)
+        torch.testing.assert_close(moved.weights[name], wanted, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(moved.weights[name], plain.weights[name])
+    assert same_bits(moved.control, plain.control)
+    assert same_bits(kept.control, forged.change), "c_i starts at 0: what it keeps is what it told"
+
+
+@pytest.mark.parametrize("name", sorted(methods))
+def test_an_attacked_reply_is_of_the_form_that_the_method_admits(name: str) -> None:
+    """Whatever else a method sends: an attack that fits it is never found out by the form of what it sends."""
+    fitting = ["label-flip", "sign-flip"] if name == "scaffold" else ["sign-flip", "logit-flip"]
+    method = small_method(name)
+    for title in fitting:
+        attack = attacks[title]()
+        if misfit(method, (attack,)):
+            continue
+        ready = stage(small_experiment(method, clients=2, active=1.0, samples=100), Storage())
+        env = ready.env.at(0, 0)
+        down = method.download(env, method.init_server(env.at(0)))
+        _, forged = turn(method, env, Party(ready.party(0).data, (attack,)), None, down)
+        assert admit(method, env.at(0), [Reply(0, 50, forged)])[1] == {}

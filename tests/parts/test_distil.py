@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
-from smallest import small_experiment, small_method
 from torch import Tensor, nn
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
 from fedstill.data.kinds import Image
-from fedstill.parts.distil import Lesson, Patience, distil, ensemble, server_slots, soft_kl
-from fedstill.parts.gather import Everyone, Remember
+from fedstill.parts.distil import Lesson, Patience, distil, ensemble, soft_kl
 from fedstill.parts.learner import Learner
 
 
@@ -87,10 +84,3 @@ def test_evaluation_mode_keeps_the_statistics_of_batch_norm() -> None:
         learner = Learner(module.train(training), torch.optim.Adam(module.parameters(), lr=0.01))
         distil(env(), learner, lesson(33), batch=16, epochs=1)  # in training the last batch, of one, is dropped
         assert bool((statistics != 0).any()) == training
-
-
-def test_slots_kept_by_clients_are_refused() -> None:
-    server_slots(Remember())
-    server_slots(Everyone())
-    with pytest.raises(UsageError, match=r"gather\.slots = client: must be server"):
-        small_experiment(small_method("fedgen", gather={"name": "remember", "slots": "client"}))

@@ -167,8 +167,8 @@ def test_a_chain_comes_from_a_config_file_and_goes_back() -> None:
 def test_chains_that_cannot_work_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one"):
         Chain(())
-    with pytest.raises(UsageError, match="slots = client"):
-        Chain((Krum(), Remember(slots="client")))
+    with pytest.raises(UsageError, match=r"^gather = chain: slots = client: .* use slots = server"):
+        small_experiment(small_method("fedavg", gather=Chain((Krum(), Remember(slots="client")))))
 
 
 @pytest.mark.parametrize(

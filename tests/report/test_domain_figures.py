@@ -12,8 +12,8 @@ from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.parts.conditional_generator import hang
 from fedstill.parts.domain import domain_correlation
-from fedstill.report.domain import correlation_figure, pictures, samples_figure, weights_figure
-from fedstill.report.partition import save
+from fedstill.report.figures.domain import correlation_figure, pictures, samples_figure, weights_figure
+from fedstill.report.figures.partition import save
 
 
 def test_correlation_by_hand() -> None:

@@ -10,7 +10,7 @@ from smallest import small_experiment, small_method
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
-from fedstill.report.forgetting import local_figure, rounds_figure, turn
+from fedstill.report.figures.forgetting import local_figure, rounds_figure, turn
 
 
 def made() -> Result:
@@ -82,5 +82,5 @@ def test_what_is_missing_is_told():
 
 
 def test_pyplot_is_never_imported():
-    code = "import sys, fedstill.report.forgetting; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, fedstill.report.figures.forgetting; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,7 +12,7 @@ import pytest
 from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
-from fedstill.report import html
+from fedstill.report import html, watch
 
 
 @pytest.fixture(name="comparison")
@@ -122,6 +122,39 @@ def test_names_cannot_break_out_of_the_page(comparison: Path, tmp_path: Path) ->
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
     assert data
     assert json.loads(data[1])["runs"][0]["name"] == str(bad)
+
+
+def test_class_and_site_names_stay_text(comparison: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(comparison / "fedavg-1", run)
+    split = json.loads((run / "partition.json").read_text())
+    split["class_names"][0] = "</script><script>alert(3)</script>"
+    split["notes"] = ["<b>bold</b>"]
+    (run / "partition.json").write_text(json.dumps(split))
+    html.report([run], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<script>alert(3)" not in page
+    assert "<b>bold" not in page
+    assert "<title>Runs in &lt;script&gt;" in watch.page("Runs in <script>")
+
+
+def test_replies_that_were_not_used_stand_at_the_top(comparison: Path, tmp_path: Path) -> None:
+    html.report([comparison], tmp_path / "well.html")
+    assert 'id="health"' not in (tmp_path / "well.html").read_text()
+    run = tmp_path / "ill"
+    shutil.copytree(comparison / "fedavg-1", run)
+    lines = rows(run)
+    client = lines[1]["active"][0]
+    lines[1]["missing"] = {str(client): "its worker died, <twice>"}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html.report([run], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.index('id="health"') < page.index('id="summary"')
+    assert f"round 2: 2 of 3 replies used; 1 missing (client {client}: its worker died, &lt;twice&gt;)" in page
+    cells = [[text for _, text in line] for _, line in tables(page).rows if "8 of 9" in str(line)]
+    assert cells[0][1:] == ["8 of 9", "0", "0", "0", "1"]  # used, diverging, refused, dropped, missing
+    state = watch.Observatory(run).state()
+    assert state["runs"][0]["health"][0] == "8 of 9 replies used; 1 missing"
 
 
 def test_an_empty_folder_is_an_error_in_one_line(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedstill.core.errors import UsageError
-from fedstill.report import trust
-from fedstill.report.partition import save
+from fedstill.report.figures import trust
+from fedstill.report.figures.partition import save
 
 FACTS: dict[str, Any] = {
     "answered": [0, 1, 4],

@@ -19,7 +19,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
@@ -37,13 +37,17 @@ _types: dict[str, type] = {}
 
 
 class Carries(StrEnum):
-    """What a field of an upload tells the server about a client."""
+    """What a field of a message tells about its sender: parts find the field they work on by it, never by its name.
+
+    A method that sends something new says what it is in plain words instead: `carries("eigenvalues of the features")`.
+    """
 
     WEIGHTS = "model weights"
     SIZE = "number of samples"
     LOSS = "a loss value"
     STEPS = "number of local steps"
     LOGITS = "logits on public samples"
+    ROWS = "which public samples"
     PREDICTIONS = "weighted soft predictions on generated samples"
     CLASS_LOGITS = "mean logits per class"
     PRESENCE = "which classes it has"
@@ -56,11 +60,14 @@ class Carries(StrEnum):
     CONTROL = "a control variate (as large as the weights)"
     CHANGE = "change of the weights since the client's last upload"
     VERSION = "a counter"
+    COMPRESSED = "compressed difference from what came down"
     SAMPLES = "everything: all samples are in one place"
 
 
-def carries(what: Carries, default: Any = ...) -> Any:
-    """A field of an upload, with what it carries; a field without it may not leave a client."""
+def carries(what: str, default: Any = ...) -> Any:
+    """A field of a message, with what it carries; a field without it may not leave a client."""
+    if not isinstance(what, str) or not what:
+        raise TypeError(f"carries({what!r}): must be one of Carries, or a text that says what else it is")
     metadata = {"carries": what}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
@@ -87,6 +94,25 @@ def declared(upload: type) -> dict[str, str]:
     if missing:
         raise TypeError(f"{upload.__name__}.{missing[0]} does not declare what it carries")
     return {f.name: str(f.metadata["carries"]) for f in fields(upload)}
+
+
+def field_carrying(message: type, *wanted: str) -> str | None:
+    """The name of the first field of a message that carries one of these things; None when there is none."""
+    return next((f.name for f in fields(message) if f.metadata.get("carries") in wanted), None)
+
+
+def carried(message: Any, *wanted: str) -> Any:
+    """What a message holds in its first field that carries one of these things; None when there is none."""
+    name = field_carrying(type(message), *wanted)
+    return None if name is None else getattr(message, name)  # the field's name is known from the type
+
+
+def replaced(message: R, value: Any, *wanted: str) -> R:
+    """The message with another value in its first field that carries one of these things."""
+    name = field_carrying(type(message), *wanted)
+    if name is None:
+        raise TypeError(f"a {type(message).__name__} carries no {' or '.join(wanted)}")
+    return replace(message, **{name: value})  # type: ignore[type-var]  # a record
 
 
 def flatten(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:

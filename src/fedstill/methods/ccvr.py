@@ -17,7 +17,6 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.models.conditional import feature_width
 from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Update, average
 from fedstill.parts.learner import Learner, minibatches, optimizer_of, weights_of
 from fedstill.parts.losses import cross_entropy
@@ -49,10 +48,6 @@ class CCVR(Averaging):
     virtual: int = setting(100, ge=1, doc="virtual features for each class (M_c)")
     head_epochs: int = setting(10, ge=1, doc="passes over the virtual features")
     head_lr: float = setting(0.01, gt=0, doc="learning rate of the head")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Calibrated:
         """w⁰, not calibrated yet."""
@@ -143,5 +138,5 @@ def virtual_features(means: Tensor, covariances: Tensor, count: int, stream: tor
     values, vectors = torch.linalg.eigh(covariances)
     root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
     noise = torch.randn(*means.shape[:1], count, means.shape[1], generator=stream, dtype=means.dtype)
-    drawn: Tensor = means.unsqueeze(1) + noise @ root.mT
-    return drawn.flatten(0, 1).float()
+    features: Tensor = means.unsqueeze(1) + noise @ root.mT
+    return features.flatten(0, 1).float()

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.models.classifier import embedded
 from fedstill.parts.conditional_generator import Gallery
 from fedstill.parts.counsel import Contribution, Counsel
-from fedstill.parts.distil import Lesson, sent, server_slots
+from fedstill.parts.distil import Lesson, uploads_of
 from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
@@ -42,7 +42,7 @@ class OwnDomain:
 class Handout:
     """What goes down (line 6): w and θ^g."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     generator: State
 
 
@@ -78,7 +78,6 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        server_slots(self.gather)
         usual = {f.name: f.default for f in fields(self)}
         changed = {n: v for n, v in AUTHORS.items() if getattr(self, n) == usual[n]} if self.theirs else {}
         if self.upload == "predictions":  # the new generator exists only after the upload
@@ -150,7 +149,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         if not kept:
             return server
         shares = [r.samples for r in kept] if self.theirs else None
-        uploads = sent(kept)
+        uploads = uploads_of(kept)
         average = mean([upload.weights for upload in uploads], shares)  # (6)
         generator = mean([upload.generator for upload in uploads], shares)  # (4)
         source = server.generator if self.samples_from == "previous" else generator

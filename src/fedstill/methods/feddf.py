@@ -19,7 +19,7 @@ from fedstill.data.samples import Samples
 from fedstill.methods.logit_fusion import LogitFusion
 from fedstill.parts.architectures import SERVER, holder, kinds_of, titled
 from fedstill.parts.averaging import Broadcast
-from fedstill.parts.distil import Lesson, Patience, distil, opinions, sent, server_slots
+from fedstill.parts.distil import Lesson, Patience, distil, opinions, uploads_of
 from fedstill.parts.gather import Everyone, Gather, Update, average
 from fedstill.parts.learner import Learner, LocalTraining
 from fedstill.parts.losses import cross_entropy
@@ -55,10 +55,6 @@ class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
     held_out: float = setting(0.2, gt=0, lt=1, doc="share of them held out for early stopping")
     temperature: float = setting(1.0, gt=0, doc="t of the distillation")
     gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     @property
     def by_logits(self) -> LogitFusion | None:
@@ -118,7 +114,7 @@ class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
         """Proxy samples of this round, and softmax of the clients' mean logits on them."""
         chosen = torch.randperm(len(env.public), generator=env.stream("proxy"))[: self.proxy]
         images: Tensor = env.public.inputs(chosen).to(env.device)
-        teachers = [(upload.weights, r.client) for r, upload in zip(replies, sent(replies), strict=True)]
+        teachers = [(upload.weights, r.client) for r, upload in zip(replies, uploads_of(replies), strict=True)]
         logits = opinions(env, teachers, images).mean(0)
         return Lesson(images, softmax(logits / self.temperature, -1))
 

@@ -17,7 +17,7 @@ from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.fedhe import ClassWisdom, MeanLogits, fused
-from fedstill.parts.distil import sent, server_slots
+from fedstill.parts.distil import uploads_of
 from fedstill.parts.gather import Everyone, Gather, Remember, average
 from fedstill.parts.learner import LocalTraining, Memory
 from fedstill.parts.losses import cross_entropy, kl
@@ -34,7 +34,7 @@ class MeanLogitsAndWeights(MeanLogits):
 class ClassWisdomAndWeights(ClassWisdom):
     """What goes down where weights are shared: class logits and w."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
 
 
 @record
@@ -70,7 +70,6 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        server_slots(self.gather)
         object.__setattr__(self, "one_architecture", self.share_weights)
         if not self.share_weights and isinstance(self.gather, Remember):  # there are no weights to remember
             object.__setattr__(self, "gather", Everyone())
@@ -122,7 +121,7 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return Shared(server.wisdom, server.weights, memory)
-        return Shared(fused(server.wisdom, sent(kept)), average(kept) if self.share_weights else None, memory)
+        return Shared(fused(server.wisdom, uploads_of(kept)), average(kept) if self.share_weights else None, memory)
 
     def template(self, env: Env) -> MeanLogits:
         """Logits and presence of every class; weights where they are shared."""

@@ -18,7 +18,7 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.conditional_generator import Gallery, Imagining
-from fedstill.parts.distil import ensemble, sent, server_slots, soft_kl
+from fedstill.parts.distil import ensemble, soft_kl, uploads_of
 from fedstill.parts.gather import Everyone, Gather, average
 from fedstill.parts.labels import CountedUpdate, class_shares, counts_of, diversity, draw_labels, miscounted
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, frozen, optimizer_of, weights_of
@@ -55,10 +55,6 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
     profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")
     gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
-
     def init_server(self, env: Env) -> FineTuned:
         """w⁰ and the generator, from the seed."""
         weights, generator = env.initial(), weights_of(self.make_generator(env))
@@ -84,8 +80,8 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return server
-        start, counts, stream = average(kept), counts_of(sent(kept)), env.stream("fine-tuning")
-        teachers = [frozen(env.module(upload.weights)) for upload in sent(kept)]
+        start, counts, stream = average(kept), counts_of(uploads_of(kept)), env.stream("fine-tuning")
+        teachers = [frozen(env.module(upload.weights)) for upload in uploads_of(kept)]
         module = env.module(start).eval()  # BatchNorm keeps the clients' statistics: the samples are not real
         student = Learner(module, optimizer_of(self.distill_optimizer, module, self.distill_lr))
         artist = self.artist(env, server.generator)

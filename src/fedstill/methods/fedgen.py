@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.models.conditional import EmbeddedFeatures, FeatureGenerator, feature_width
-from fedstill.parts.distil import sent, server_slots
+from fedstill.parts.distil import uploads_of
 from fedstill.parts.gather import Gather, Remember, average
 from fedstill.parts.labels import CountedUpdate, class_shares, counts_of, diversity, draw_labels, miscounted
 from fedstill.parts.learner import Learner, LocalTraining, Memory, frozen, optimizer_of
@@ -37,7 +37,7 @@ class Consensus:
 class Rehearsal:
     """What goes down: w, and the generator once there is one."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     generator: State | None
 
 
@@ -60,10 +60,6 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
     beta: float = setting(10.0, ge=0, doc="weight of agreement with generated features of the same label (b)")
     decay: float = setting(0.98, gt=0, le=1, doc="factor on both weights after every round")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Consensus:
         """w⁰, and no generator yet."""
@@ -125,8 +121,8 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
             return server
         generator = self.make_generator(env, server.generator).train()
         artist = Learner(generator, optimizer_of("adam", generator, self.generator_lr)).recall(server.adam)
-        heads = [frozen(env.module(upload.weights)).head for upload in sent(kept)]
-        counts, stream = counts_of(sent(kept)), env.stream("generator")
+        heads = [frozen(env.module(upload.weights)).head for upload in uploads_of(kept)]
+        counts, stream = counts_of(uploads_of(kept)), env.stream("generator")
         for _ in range(self.generator_steps):
             y = draw_labels(counts.sum(0) > 0, self.generator_batch, stream)
             shares, z, y = class_shares(counts)[:, y].to(env.device), self.draw(env, len(y), stream), y.to(env.device)

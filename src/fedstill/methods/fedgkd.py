@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.gather import Gather, Remember, Update, average, mean
@@ -32,7 +32,7 @@ class Recent:
 class Lesson:
     """What goes down: w, the teacher (None: w itself), and whether there is anything to distil yet."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     teacher: State | None
     distil: bool
 

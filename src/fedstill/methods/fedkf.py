@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.method import Env, methods
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.kinds import Image
@@ -30,7 +30,7 @@ from fedstill.parts.losses import activation, class_entropy, cross_entropy, kl, 
 class Teaching:
     """What goes down: w, and the teacher ŵ (None: w itself is the teacher, FedKF−)."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     teacher: State | None
 
 
@@ -84,6 +84,17 @@ class KnowledgeFusion(Averaging):
             return None
         with seeded(env.at(0).key("generator")):
             return build_generator(self.generator, env.kind, self.noise, self.channels)
+
+    def imagined(self, env: Env, state: Imagination, count: int) -> Tensor | None:
+        """What the client's generator makes of noise; its BatchNorm saw batches, so a whole batch is made."""
+        generator = self.make_generator(env)
+        if generator is None:
+            return None
+        generator.load_state_dict(state.generator)
+        noise = torch.randn(max(64, count), self.noise, generator=env.stream("gallery"))
+        with torch.no_grad():
+            found: Tensor = generator.train()(noise)[:count]
+        return found
 
     def client(self, env: Env, state: Imagination, down: Teaching, data: Samples) -> tuple[Imagination, Update]:
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""

@@ -33,8 +33,8 @@ class FedMD(LogitExchange):
         count = len(env.public)
         if self.alignment is None or self.alignment >= count:
             return torch.arange(count)
-        drawn = torch.randperm(count, generator=env.at(env.round).stream("alignment"))
-        return drawn[: self.alignment].sort().values
+        order = torch.randperm(count, generator=env.at(env.round).stream("alignment"))
+        return order[: self.alignment].sort().values
 
     def study(self, env: Env, learner: Learner, turns: int, down: Wisdom) -> None:
         """Transfer learning in the first turn; then digest: mean |f_k(x) − consensus|."""

@@ -17,8 +17,7 @@ from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.methods.fedavg import FedAvg
 from fedstill.parts.averaging import Global
-from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import drawn
+from fedstill.parts.gather import stepped
 from fedstill.parts.learner import parameter_names
 
 
@@ -38,10 +37,6 @@ class FedMGDAPlus(FedAvg):
     epsilon: float = setting(0.1, ge=0, le=1, doc="how far λ may be from the clients' shares of samples (ε)")
     server_lr: float = setting(1.0, gt=0, doc="step size of the server (η)")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
-
     def init_server(self, env: Env) -> Pareto:
         """w⁰."""
         first = super().init_server(env)
@@ -60,7 +55,7 @@ class FedMGDAPlus(FedAvg):
         shares = fairest(unit @ unit.T, np.array(counts) / sum(counts), self.epsilon)
         pulls = [self.server_lr * s / far if far else 0.0 for s, far in zip(shares.tolist(), lengths, strict=True)]
         told = dict(zip([r.client for r in kept], shares.tolist(), strict=True))
-        return Pareto(drawn(server.weights, towards, pulls, trained, counts), memory, told)
+        return Pareto(stepped(server.weights, towards, pulls, trained, counts), memory, told)
 
     def facts(self, env: Env, server: Global) -> Mapping[str, Any]:
         """`shares`: λ of every client that answered."""

@@ -13,8 +13,7 @@ from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, carries, record
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import Update, drawn
+from fedstill.parts.gather import Update, stepped
 from fedstill.parts.learner import parameter_names
 from fedstill.parts.losses import cross_entropy
 
@@ -41,7 +40,6 @@ class FedNova(Averaging):
         super().__post_init__()
         if self.optimizer != "sgd":
             raise UsageError(f"optimizer = {self.optimizer}: fednova knows how far a step goes for sgd only")
-        server_slots(self.gather)
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Walked]:
         """E epochs of SGD from w, counted in steps."""
@@ -60,7 +58,7 @@ class FedNova(Averaging):
         counts = [r.samples for r in kept]
         shares = normalised_shares(counts, [path_length(r.upload.steps, self.momentum) for r in kept])
         towards = [r.upload.weights for r in kept]
-        return Global(drawn(server.weights, towards, shares, parameter_names(env), counts), memory)
+        return Global(stepped(server.weights, towards, shares, parameter_names(env), counts), memory)
 
     def template(self, env: Env) -> Walked:
         """Weights of the global model's form and a count."""

@@ -15,8 +15,7 @@ from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import Update, drawn
+from fedstill.parts.gather import Update, stepped
 from fedstill.parts.learner import parameter_names, predict
 from fedstill.parts.losses import cross_entropy
 
@@ -36,10 +35,6 @@ class QFFL(Averaging):
     paper = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020"
     private_learners = 1
     q: float = setting(1e-4, ge=0, doc="how much more a high loss counts (q)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Assessed]:
         """F_k(w), then E epochs of SGD from w."""
@@ -79,4 +74,4 @@ def fair_step(weights: State, uploads: Sequence[Assessed], q: float, lr: float, 
         length = sum(float(((weights[n].double() - upload.weights[n].double()) / lr).square().sum()) for n in trained)
         pulls.append(loss**q / lr)
         scale += q * loss ** (q - 1) * length + loss**q / lr
-    return drawn(weights, [upload.weights for upload in uploads], [pull / scale for pull in pulls], trained)
+    return stepped(weights, [upload.weights for upload in uploads], [pull / scale for pull in pulls], trained)

@@ -16,8 +16,7 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.parts.distil import server_slots
-from fedstill.parts.gather import Gather, Remember, drawn, mean
+from fedstill.parts.gather import Gather, Remember, mean, stepped
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.losses import cross_entropy
 
@@ -43,7 +42,7 @@ class Course:
 class Heading:
     """What goes down: w and c."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
     control: State
 
 
@@ -70,7 +69,6 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
         if self.optimizer != "sgd" or self.momentum:
             found = f"optimizer = {self.optimizer}" if self.optimizer != "sgd" else f"momentum = {self.momentum}"
             raise UsageError(f"{found}: scaffold reads gradients off its steps; must be sgd without momentum")
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Course:
         """w⁰; c = 0."""
@@ -109,7 +107,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
             return Course(server.weights, server.control, memory)
         drift = mean([u.change for u in uploads])
         pulls = [self.server_lr / len(uploads)] * len(uploads)
-        weights = drawn(server.weights, [u.weights for u in uploads], pulls, drift)
+        weights = stepped(server.weights, [u.weights for u in uploads], pulls, drift)
         share = len(uploads) / env.clients
         return Course(weights, {n: c + share * drift[n] for n, c in server.control.items()}, memory)
 

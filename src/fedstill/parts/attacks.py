@@ -6,15 +6,15 @@ of the upload. Every draw comes from a stream of the attack's own, so the client
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
-from fedstill.core.record import Carries
+from fedstill.core.record import Carries, carried, field_carrying, replaced
 from fedstill.core.registry import Registry
 from fedstill.core.turn import AnyMethod, Turn, Wrapper
 from fedstill.core.value import setting
@@ -55,13 +55,15 @@ attacks: Registry[Attack] = Registry("attack", Attack)
 class LogitAttack(Attack, ABC):
     """An attack on the logits of an upload, one row a sample (or a class)."""
 
+    reads: ClassVar = (Carries.LOGITS, Carries.CLASS_LOGITS)
+
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs an upload of logits."""
-        return lacking(upload, "logits", Carries.LOGITS, Carries.CLASS_LOGITS)
+        return lacking(upload, *self.reads)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other logits."""
-        return replace(upload, logits=self.forged(env.stream("attack"), upload.logits))
+        return replaced(upload, self.forged(env.stream("attack"), carried(upload, *self.reads)), *self.reads)
 
     @abstractmethod
     def forged(self, stream: torch.Generator, logits: Tensor) -> Tensor:
@@ -148,30 +150,32 @@ class LabelFlip(Attack):
 class WeightAttack(Attack, ABC):
     """An attack on uploaded weights, made from them and from the weights that came down.
 
-    Counters and BatchNorm's variances stay as trained: no weights of a working network look like that.
+    Counters and BatchNorm's variances stay as trained: no weights of a working network look like that. What else leaves
+    stays as trained too (a control variate tells of gradients, and must fit what the client keeps), but for the change
+    of the weights since the last upload, which is what it says.
     """
 
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
-        if "weights" not in {f.name for f in fields(method.downloads())}:
+        if field_carrying(method.downloads(), Carries.WEIGHTS) is None:
             return "works on model weights; this method sends none down"
-        return lacking(upload, "weights", Carries.WEIGHTS)
+        return lacking(upload, Carries.WEIGHTS)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other weights; where it tells their change since the last upload, that is moved as well."""
-        if upload.weights is None or down.weights is None:
-            raise UsageError("attack: works on model weights; with these settings the method sends none")
+        trained, received = carried(upload, Carries.WEIGHTS), carried(down, Carries.WEIGHTS)
         stream = env.stream("attack")
         forged = {
-            name: self.forged(stream, trained, down.weights[name])
-            if trained.is_floating_point() and not name.endswith("running_var")
-            else trained
-            for name, trained in upload.weights.items()
+            name: self.forged(stream, tensor, received[name])
+            if tensor.is_floating_point() and not name.endswith("running_var")
+            else tensor
+            for name, tensor in trained.items()
         }
-        if hasattr(upload, "change"):
-            moved = {n: c + (forged[n].double() - upload.weights[n].double()) for n, c in upload.change.items()}
-            return replace(upload, weights=forged, change=moved)
-        return replace(upload, weights=forged)
+        change = carried(upload, Carries.CHANGE)
+        if change is not None:
+            moved = {n: c + (forged[n].double() - trained[n].double()) for n, c in change.items()}
+            upload = replaced(upload, moved, Carries.CHANGE)
+        return replaced(upload, forged, Carries.WEIGHTS)
 
     @abstractmethod
     def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedstill.core.method import Env, Method, Reply
-from fedstill.core.record import State, record
+from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.parts.gather import Gather, Remember, Update, average
 from fedstill.parts.learner import LocalTraining
@@ -23,7 +23,7 @@ class Global:
 class Broadcast:
     """What every active client gets: w."""
 
-    weights: State
+    weights: State = carries(Carries.WEIGHTS)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Counsel(Imagining, Distillation):
 
     def objection(self, env: Env, upload: Any) -> str | None:
         """An importance is a probability."""
-        importance = getattr(upload, "importance", None)
-        if importance is None or bool(((importance > 0) & (importance <= 1)).all()):
+        if not isinstance(upload, VeiledContribution):
             return None
-        return "importance: must be > 0 and ≤ 1"
+        sound = bool(((upload.importance > 0) & (upload.importance <= 1)).all())
+        return None if sound else "importance: must be > 0 and ≤ 1"

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softmax
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import State
 from fedstill.core.value import Value, setting
 from fedstill.data.samples import batches
-from fedstill.parts.gather import Gather
 from fedstill.parts.learner import Learner, Optimizer, frozen, optimizer_of, predict
 
 
@@ -125,12 +123,6 @@ class Distillation(Value):
         return student.weights
 
 
-def sent(replies: Sequence[Reply[Any]]) -> list[Any]:
+def uploads_of(replies: Sequence[Reply[Any]]) -> list[Any]:
     """The uploads of these replies, in their order."""
     return [reply.upload for reply in replies if reply.upload is not None]
-
-
-def server_slots(gather: Gather) -> None:
-    """Refuse a gather whose slots are kept by the clients: these methods' uploads carry no change of the weights."""
-    if getattr(gather, "slots", "server") != "server":
-        raise UsageError("gather.slots = client: must be server for this method")

@@ -2,12 +2,13 @@
 
 Replies in, replies out, with a state of its own: `Everyone` passes them on, `Remember` (FedKF's T1) also keeps every
 client's last model and from them the overall-clients aggregate, a robust rule leaves some out. `Chain` composes them.
-Weight gathers read `upload.weights`, logit gathers `upload.logits`; a method cannot tell which gather it has.
+Weight gathers read the field of an upload that carries weights, logit gathers the one that carries logits; a method
+cannot tell which gather it has.
 """
 
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +16,16 @@ from torch import Tensor
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Method, Reply
-from fedstill.core.record import Carries, State, carries, record
+from fedstill.core.record import (
+    Carries,
+    State,
+    carried,
+    carries,
+    declared,
+    field_carrying,
+    record,
+    replaced,
+)
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf
 from fedstill.core.value import Value, setting
@@ -49,12 +59,12 @@ class LastUpload:
 class Gather(Value, ABC):
     """Base of all gathers: passes every reply on and keeps nothing."""
 
-    reads: ClassVar[tuple[str, Carries] | None] = None
-    """The field of an upload that the gather works on, and what it carries; None: any upload will do."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """What a field of an upload must carry for the gather to work on it; nothing: any upload will do."""
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
-        return None if self.reads is None else lacking(method.uploads(), *self.reads)
+        return lacking(method.uploads(), *self.reads) if self.reads else None
 
     def init(self, env: Env, weights: State | None) -> Any:
         """The gather's state before the first round; `weights` are the initial global weights, if any travel."""
@@ -88,13 +98,22 @@ class Gather(Value, ABC):
 gathers: Registry[Gather] = Registry("gather", Gather)
 
 
-def lacking(upload: type, field: str, *wanted: Carries) -> str | None:
-    """What an upload lacks for a part that works on this field, if anything."""
-    carried = {f.name: f.metadata.get("carries") for f in fields(upload)}
-    if carried.get(field) in wanted:
+def lacking(upload: type, *wanted: str) -> str | None:
+    """What an upload lacks for a part that works on a field that carries one of these things; None if it has it."""
+    if field_carrying(upload, *wanted) is not None:
         return None
-    sent = ", ".join(dict.fromkeys(map(str, carried.values())))
-    return f"works on {' or '.join(wanted)}; clients of this method send {sent}"
+    return f"works on {' or '.join(wanted)}; clients of this method send {', '.join(declared(upload).values())}"
+
+
+def weights_in(reply: Reply[Any]) -> State:
+    """The weights in a reply, by what its fields carry."""
+    weights: State = carried(reply.upload, Carries.WEIGHTS)
+    return weights
+
+
+def with_weights(reply: Reply[Any], weights: State) -> Reply[Any]:
+    """The reply, its weights replaced."""
+    return replace(reply, upload=replaced(reply.upload, weights, Carries.WEIGHTS))
 
 
 @gathers.register("everyone")
@@ -126,7 +145,7 @@ class Remember(Gather):
     are slots the sum is made anew and the drift reported, which keeps the cost per reply constant.
     """
 
-    reads = ("weights", Carries.WEIGHTS)
+    reads = (Carries.WEIGHTS,)
     slots: Literal["server", "client"] = setting(
         "server",
         doc="client: each client remembers its own last upload and sends the change; the server needs sums only",
@@ -134,6 +153,12 @@ class Remember(Gather):
     start: Literal["initial", "seen"] = setting(
         "initial", doc="clients not seen yet count with the initial weights, or (seen) not at all"
     )
+
+    def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
+        """Slots on the clients need an upload that says how the weights changed."""
+        if self.slots == "client" and field_carrying(method.uploads(), Carries.CHANGE) is None:
+            return "slots = client: this method's clients do not send the change of their weights; use slots = server"
+        return super().misfit(method)
 
     def init(self, env: Env, weights: State | None) -> Overall:
         """All slots hold w⁰."""
@@ -151,13 +176,13 @@ class Remember(Gather):
             old = self._slot(state, reply)
             if old is None:
                 samples += reply.samples
-            for name, change in self._change(reply.upload, old).items():
+            for name, change in self._change(reply, old).items():
                 total[name] = total[name] + reply.samples * change
         state = replace(state, total=total, samples=samples, replaced=state.replaced + len(replies))
         if self.slots == "client":
             counted = {r.client: r.upload.version + 1 for r in replies}
             return replace(state, versions={**state.versions, **counted}), list(replies)
-        state = replace(state, slots=state.slots.put(env.round, {r.client: r.upload.weights for r in replies}))
+        state = replace(state, slots=state.slots.put(env.round, {r.client: weights_in(r) for r in replies}))
         return self._refresh(env, state), list(replies)
 
     def _slot(self, state: Overall, reply: Reply[Any]) -> State | None:
@@ -167,11 +192,11 @@ class Remember(Gather):
         slot: State = state.slots.get(reply.client, state.initial)
         return slot
 
-    def _change(self, upload: Any, old: State | None) -> Mapping[str, Tensor]:
+    def _change(self, reply: Reply[Any], old: State | None) -> Mapping[str, Tensor]:
         """w_k − slot_k in float64; the whole of w_k where there was no slot."""
         if self.slots == "client" and old is not None:
-            return {name: change.double() for name, change in upload.change.items()}
-        return {n: t.double() - (0.0 if old is None else old[n].double()) for n, t in upload.weights.items()}
+            return {name: change.double() for name, change in carried(reply.upload, Carries.CHANGE).items()}
+        return {n: t.double() - (0.0 if old is None else old[n].double()) for n, t in weights_in(reply).items()}
 
     def _refresh(self, env: Env, state: Overall) -> Overall:
         """Make the sum anew once every slot could have been replaced since the last time."""
@@ -201,8 +226,8 @@ class Remember(Gather):
         return {"overall_drift": state.drift}
 
     def sends(self, upload: type) -> type:
-        """With slots on the clients, also how the slot changed."""
-        return Changed if self.slots == "client" else upload
+        """With slots on the clients plain weights go with how the slot changed; other uploads have no room for it."""
+        return Changed if self.slots == "client" and upload is Update else upload
 
     def outgoing(self, env: Env, kept: LastUpload | None, weights: State) -> tuple[LastUpload | None, Any]:
         """Without slots on the server, the client sends how its weights changed since its last upload."""
@@ -224,10 +249,6 @@ class Chain(Gather):
         super().__post_init__()
         if not self.gathers:
             raise UsageError("gathers = (): a chain needs at least one")
-        if any(isinstance(g, Remember) and g.slots == "client" for g in self.gathers):
-            raise UsageError(
-                "slots = client: the server sees sums only, so it stands alone; in a chain use slots = server"
-            )
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """The first member's objection."""
@@ -273,7 +294,7 @@ def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> Stat
     }
 
 
-def drawn(
+def stepped(
     weights: State,
     towards: Sequence[State],
     shares: Sequence[float],
@@ -290,7 +311,7 @@ def drawn(
 
 def average(replies: Sequence[Reply[Any]]) -> State:
     """w = Σ n_k w_k / Σ n_k over the replies: the active-clients aggregate."""
-    return mean([r.upload.weights for r in replies], [r.samples for r in replies])
+    return mean([weights_in(r) for r in replies], [r.samples for r in replies])
 
 
 def _as(tensor: Tensor, like: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ class PublicLogits:
     """What leaves a client: its logits on public samples, and which samples these are (FedTKD, 25)."""
 
     logits: Tensor = carries(Carries.LOGITS)
-    index: Tensor = carries(Carries.LOGITS)
+    index: Tensor = carries(Carries.ROWS)
 
 
 @record

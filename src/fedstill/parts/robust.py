@@ -19,7 +19,7 @@ import fedstill.parts.identification  # noqa: F401 (says what follows from `trus
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, record
 from fedstill.core.value import setting
-from fedstill.parts.gather import Gather, average, gathers, mean
+from fedstill.parts.gather import Gather, average, gathers, mean, weights_in, with_weights
 
 
 @record
@@ -39,27 +39,14 @@ class Centre:
     belief: Belief
 
 
-def sent(reply: Reply[Any]) -> State:
-    """The weights in a reply."""
-    upload: Any = reply.upload
-    weights: State = upload.weights
-    return weights
-
-
 def inner(replies: Sequence[Reply[Any]], centre: State) -> Tensor:
     """Clients × clients: the inner products of the steps from the centre, over all floating-point weights."""
     gram = torch.zeros(len(replies), len(replies), dtype=torch.float64)
     for name, origin in centre.items():
         if origin.is_floating_point():
-            step = torch.stack([sent(r)[name] for r in replies]).double().flatten(1) - origin.double().flatten()
+            step = torch.stack([weights_in(r)[name] for r in replies]).double().flatten(1) - origin.double().flatten()
             gram += step @ step.T
     return gram
-
-
-def with_weights(reply: Reply[Any], weights: State) -> Reply[Any]:
-    """The reply, its weights replaced."""
-    upload: Any = reply.upload
-    return replace(reply, upload=replace(upload, weights=weights))
 
 
 def clipped(weights: State, centre: State, factor: float) -> State:
@@ -73,7 +60,7 @@ def clipped(weights: State, centre: State, factor: float) -> State:
 class Rule(Gather, ABC):
     """Base of the rules that are told how many replies may be forged."""
 
-    reads = ("weights", Carries.WEIGHTS)
+    reads = (Carries.WEIGHTS,)
     tolerate: float = setting(0.2, ge=0, lt=0.5, doc="share of a round's replies that may be forged")
 
     def forged(self, count: int) -> int:
@@ -97,7 +84,7 @@ class Selecting(Rule, ABC):
         """Pass on the replies that have the nearest neighbours."""
         count = len(replies)
         near = max(1, count - self.forged(count) - 1)
-        gram = inner(replies, mean([sent(r) for r in replies]))  # about the mean: nothing cancels
+        gram = inner(replies, mean([weights_in(r) for r in replies]))  # about the mean: nothing cancels
         lengths = gram.diagonal()
         distance = (lengths[:, None] + lengths - 2 * gram).clamp_min(0).fill_diagonal_(0)
         score = distance.sort(1).values[:, 1 : near + 1].mean(1).nan_to_num(0.0)  # nan: a reply that is alone
@@ -146,8 +133,8 @@ class TrimmedMean(Rule):
         """All replies, saying the same."""
         cut = self.forged(len(replies))
         trimmed = {}
-        for name, like in sent(replies[0]).items():
-            values = torch.stack([sent(r)[name] for r in replies]).double().sort(0).values
+        for name, like in weights_in(replies[0]).items():
+            values = torch.stack([weights_in(r)[name] for r in replies]).double().sort(0).values
             centre = values[cut : len(replies) - cut].mean(0)
             trimmed[name] = (centre if like.is_floating_point() else centre.round()).to(like.dtype)
         return state, [with_weights(reply, trimmed) for reply in replies]
@@ -161,7 +148,7 @@ class CenteredClipping(Gather):
     v ← v + mean_k (w_k − v) min(1, τ / ‖w_k − v‖), L times over.
     """
 
-    reads = ("weights", Carries.WEIGHTS)
+    reads = (Carries.WEIGHTS,)
     tau: float | None = setting(None, gt=0, doc="longest step τ (none: the median step of the round)")
     iterations: int = setting(1, ge=1, doc="how often the centre is moved in a round (L)")
 
@@ -177,7 +164,7 @@ class CenteredClipping(Gather):
             lengths = inner(replies, centre).diagonal().clamp_min(0).sqrt()
             tau = float(lengths.median()) if self.tau is None else self.tau
             moved = [
-                with_weights(reply, clipped(sent(reply), centre, tau / max(float(length), 1e-30)))
+                with_weights(reply, clipped(weights_in(reply), centre, tau / max(float(length), 1e-30)))
                 for reply, length in zip(replies, lengths, strict=True)
             ]
             centre = average(moved)
@@ -193,7 +180,7 @@ class ClippedClustering(Gather):
     their cosine distances (average linkage).
     """
 
-    reads = ("weights", Carries.WEIGHTS)
+    reads = (Carries.WEIGHTS,)
 
     def init(self, env: Env, weights: State | None) -> Centre:
         """The last aggregate is the initial model; no steps so far."""
@@ -211,7 +198,7 @@ class ClippedClustering(Gather):
         rows = _larger_side(1 - cosine)
         chosen = [
             with_weights(
-                replies[row], clipped(sent(replies[row]), state.weights, tau / max(float(lengths[row]), 1e-30))
+                replies[row], clipped(weights_in(replies[row]), state.weights, tau / max(float(lengths[row]), 1e-30))
             )
             for row in rows
         ]

@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot, softmax
 import fedstill.parts.identification  # noqa: F401 (says what follows from `trusted`)
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
-from fedstill.core.record import Carries, State, record
+from fedstill.core.record import Carries, State, carried, record
 from fedstill.core.value import setting
 from fedstill.parts.gather import Gather, gathers
 from fedstill.parts.learner import Learner, Memory, minibatches, predict, refuses_one
@@ -133,7 +133,7 @@ class Trust:
 class Identify(Gather):
     """FedTKD's client identification (algorithm 1): only replies of trusted clients pass. For any logit method."""
 
-    reads = ("logits", Carries.LOGITS)
+    reads = (Carries.LOGITS,)
     epsilon: float = setting(0.1, ge=0, doc="how far below the trusted mean accuracy a trusted client may be (ε)")
     margin: float = setting(
         0.05, ge=0, doc="clusters no further apart in accuracy are told apart by their cosine to the server (0: never)"
@@ -158,10 +158,10 @@ class Identify(Gather):
         began = time.perf_counter()
         weights, memory, logits = self._train(env, state)
         trained = time.perf_counter()
-        spoken: list[Any] = [reply.upload for reply in replies]
-        index = getattr(spoken[0], "index", slice(None))  # methods may speak of a part of the public set
+        index = carried(replies[0].upload, Carries.ROWS)  # methods may speak of a part of the public set
+        index = slice(None) if index is None else index
         labels = env.public.y[index]
-        uploads = torch.stack([upload.logits for upload in spoken])
+        uploads = torch.stack([carried(reply.upload, Carries.LOGITS) for reply in replies])
         sound = torch.isfinite(uploads).flatten(1).all(1)
         seen = self._seen(torch.where(sound[:, None, None], uploads, 0.0), logits[index], labels)
         evidence = {

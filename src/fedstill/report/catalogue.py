@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import fedstill.methods  # noqa: F401 (registers them)
 from fedstill.core.errors import unknown
@@ -38,12 +39,19 @@ KINDS: dict[str, Registry[Any]] = {
 }
 
 
+def known(kind: str) -> list[str]:
+    """The names of everything of a kind; of `kinds`, what can be listed."""
+    if kind == "kinds":
+        return [*KINDS, "presets"]
+    return presets() if kind == "presets" else list(KINDS[kind])
+
+
 def listing(what: str) -> list[dict[str, str]]:
     """Name and one line for everything of a kind."""
     if what == "presets":
         return [{"name": name, "about": describe(name)} for name in presets()]
     if what not in KINDS:
-        raise unknown("kind of thing", what, [*KINDS, "presets"])
+        raise unknown("kind of thing", what, known("kinds"))
     where = dict(found()) if what == "data" else {}
     rows = []
     for name in KINDS[what]:
@@ -126,14 +134,14 @@ def show_listing(rows: Sequence[Mapping[str, str]]) -> None:
     for name in rows[0] if rows else ["nothing"]:
         table.add_column(name, no_wrap=name == "name", overflow="fold")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*(Text(text) for text in row.values()))
     Console().print(table)
 
 
 def show_card(found: Mapping[str, Any]) -> None:
     """Print a card."""
-    console = Console(highlight=False)
-    console.print(f"[bold]{found['name']}[/bold]  {found['about']}\n")
+    console = Console(highlight=False, markup=False)
+    console.print(Text.assemble((str(found["name"]), "bold"), f"  {found['about']}\n"))
     if "content" in found:
         print(toml(found["content"]["base"]))
         for way in ("rows", "columns"):
@@ -152,7 +160,7 @@ def show_card(found: Mapping[str, Any]) -> None:
             table.add_column(column, overflow="fold")
         for entry in found["settings"]:
             default = entry["default"]["name"] if isinstance(entry["default"], dict) else entry["default"]
-            table.add_row(entry["name"], str(default), entry["about"])
+            table.add_row(*(Text(str(text)) for text in (entry["name"], default, entry["about"])))
         console.print(table)
 
 

@@ -13,7 +13,7 @@ from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import tables
 from fedstill.report.command import command
-from fedstill.report.plots import malicious_clients
+from fedstill.report.figures.plots import malicious_clients
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,17 @@ import fedstill
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import write as write_file
 from fedstill.experiment.result import Result
-from fedstill.report import plots, sections, tables
+from fedstill.report import sections, tables
 from fedstill.report.digest import Series, digest, series_of
+from fedstill.report.figures import plots
 
 PICTURES, PATIENCE = 16, 4.0
 """So many pictures at most, and so many seconds to begin them in: each costs time and space."""
 
+MARK = '<meta name="generator" content="fedstill">'
+"""Every page holds this, near its top: what does not is somebody else's."""
 _LINKS = {
+    "health": "Health",
     "lead": "",
     "summary": "Summary",
     "curves": "Curves",
@@ -49,10 +53,18 @@ def write(text: str, out: Path) -> None:
     """Write a page, all of it or nothing."""
     if out.is_dir():
         raise UsageError(f"{out}: is a folder; name a file, like report.html")
+    if out.exists() and not is_page(out):
+        raise UsageError(f"{out}: holds something that is not a page of fedstill; choose another name")
     try:
         write_file(out, text.encode())
     except OSError as error:
         raise UsageError(f"{out}: cannot write ({error.strerror or error})") from None
+
+
+def is_page(file: Path) -> bool:
+    """Was this file made by us? Then it may be written again."""
+    head = file.read_bytes()[:4000]
+    return not head or MARK.encode() in head
 
 
 def page(
@@ -68,10 +80,13 @@ def page(
     data = digest(series)
     figures, unpainted = _pictures(series)
     notes = [*notes, *_words(series), *unpainted]
+    results = list({id(r): r for line in series for r in line.runs}.values())
+    health = sections.health(results)
     parts = {
         "title": escape(title),
-        "subtitle": escape(_subtitle(list({id(r): r for line in series for r in line.runs}.values()))),
-        "notes": sections.notes(notes),
+        "subtitle": escape(_subtitle(results)),
+        "notes": sections.verdict(series) + sections.notes(notes),
+        "health": health,
         "lead": lead,
         "summary": sections.summary(series),
         "charts": asset("charts.html"),
@@ -81,7 +96,7 @@ def page(
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
         "js": asset("charts.js") + asset("page.js") + asset("shell.js"),
     }
-    there = {"lead": lead, "pictures": figures, "trust": any("trust" in run for run in data["runs"])}
+    there = {"health": health, "lead": lead, "pictures": figures, "trust": any("trust" in run for run in data["runs"])}
     links = {target: name or lead_name for target, name in _LINKS.items() if there.get(target, True)}
     return fill(parts, links)
 
@@ -89,6 +104,7 @@ def page(
 def fill(parts: Mapping[str, str], links: Mapping[str, str]) -> str:
     """The page's frame, filled; parts that are not given stay empty."""
     known = {
+        "mark": MARK,
         "css": asset("page.css"),
         "version": fedstill.__version__,
         "date": time.strftime("%Y-%m-%d %H:%M"),

@@ -9,18 +9,46 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape as _plain
 from rich.table import Table
 
-from fedstill.core.shelf import Storage
 from fedstill.experiment import centralised
+from fedstill.experiment.config import experiment, identity
+from fedstill.experiment.gallery import held
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
-from fedstill.experiment.stage import stage
 from fedstill.experiment.table_metrics import described, which
-from fedstill.report import html, plots, sections
+from fedstill.report import html, sections
 from fedstill.report.digest import Series
-from fedstill.report.partition import partition_figure, save
+from fedstill.report.figures import plots
+from fedstill.report.figures.partition import partition_figure, save
+from fedstill.report.logging import flat
+
+Differences = Mapping[tuple[str, str], Sequence[str]]
+"""Of every cell (row, column) the settings in which our runs differ from the paper's own."""
+
+
+def differences(preset: Preset, entries: Sequence[Entry]) -> Differences:
+    """What was set otherwise than in the paper: by the preset's smaller size, by --rounds or by --set."""
+    papers = {(cell.row, cell.column): cell.settings for cell in preset.cells(full=True)}
+    found = {}
+    for entry in entries:
+        where = (entry.cell.row, entry.cell.column)
+        if entry.plans:
+            its = flat(identity(experiment(papers[where]).plain(), "seed", reporting=False))
+            mine = flat(identity(entry.plans[0].plain(), "seed", reporting=False))
+            found[where] = [
+                f"{name.removeprefix('method.')}={_short(mine.get(name))} instead of {_short(its.get(name))}"
+                for name in dict.fromkeys([*its, *mine])
+                if its.get(name) != mine.get(name)
+            ]
+    return found
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 30 else text[:29] + "…"
 
 
 def ours(number: Number) -> str:
@@ -52,8 +80,11 @@ def gap(number: Number) -> str:
     return f"{metric.factor * number.difference:+.{metric.digits}f}"
 
 
-def show(numbers: Sequence[Number], title: str) -> None:
-    """A table for each of the paper's columns: ours, the paper's, the difference; metrics side by side if they fit."""
+def show(numbers: Sequence[Number], title: str, differ: Differences | None = None) -> None:
+    """A table for each of the paper's columns: ours, the paper's, the difference; metrics side by side if they fit.
+
+    `differ` names, beside a row's numbers, what was set otherwise than in the paper.
+    """
     terminal = Console(file=sys.stdout, highlight=False)
     console = terminal if terminal.is_terminal else Console(file=sys.stdout, highlight=False, width=240)
     console.print(f"[bold]{_plain(title)}[/bold]")
@@ -70,8 +101,8 @@ def show(numbers: Sequence[Number], title: str) -> None:
                 table.add_column(head * (name == "ours") + "\n" * bool(head and name != "ours") + name, justify="right")
         for row in dict.fromkeys(n.row for n in inside):
             cells = {n.metric: n for n in inside if n.row == row}
-            state = next((f" [dim]({_plain(n.state)})[/dim]" for n in cells.values() if n.state), "")
-            label = _plain(row) + state
+            remarks = [*(n.state for n in list(cells.values())[:1] if n.state), *(differ or {}).get((row, column), ())]
+            label = _plain(row) + "".join(f"\n[dim]({_plain(remark)})[/dim]" for remark in remarks)
             if wide:
                 table.add_row(label, *(text for metric in metrics for text in _triple(cells.get(metric))))
             else:
@@ -85,12 +116,8 @@ def _triple(number: Number | None) -> tuple[str, str, str]:
     return ("", "", "") if number is None else (ours(number), theirs(number), gap(number))
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
-def section(numbers: Sequence[Number], note: str, source: str) -> str:
-    """The same as the page's first section."""
+def section(numbers: Sequence[Number], note: str, source: str, differ: Differences | None = None) -> str:
+    """The same as the page's first section; a difference is coloured only where the setting is the paper's."""
     out = []
     for column in dict.fromkeys(n.column for n in numbers):
         inside = [n for n in numbers if n.column == column]
@@ -99,22 +126,35 @@ def section(numbers: Sequence[Number], note: str, source: str) -> str:
         under = "".join(f'<th scope="col">{name}</th>' for name in ("ours", "paper", "Δ")) * len(metrics)
         head = f'<tr><th></th>{over}</tr><tr><th scope="col">method</th>{under}</tr>'
         rows = dict.fromkeys(n.row for n in inside)
-        body = (_row(row, {n.metric: n for n in inside if n.row == row}, metrics) for row in rows)
+        body = []
+        for row in rows:
+            cells = {n.metric: n for n in inside if n.row == row}
+            body.append(_row(row, cells, metrics, (differ or {}).get((row, column), ())))
         out.append(f"<h3>{escape(column)}</h3>" + sections.framed(head, body))
-    about = f"{escape(note)} Δ is ours less the paper's; green where ours is better."
+    about = f"{escape(note)} Δ is ours less the paper's; green where ours is better. "
+    if any((differ or {}).values()):
+        about += (
+            "Where runs were set otherwise than the paper's, that stands beside them, and Δ says little: no colour."
+        )
     return sections.section("lead", f"Beside the paper: {source}", *out, about=about)
 
 
-def _row(row: str, cells: Mapping[str, Number], metrics: Sequence[str]) -> str:
-    state = next((n.state for n in cells.values() if n.state), "")
-    pill = f'<br><span class="pill">{escape(state)}</span>' if state else ""
-    out = [sections.cell(escape(row) + pill, "name")]
+def _row(row: str, cells: Mapping[str, Number], metrics: Sequence[str], differ: Sequence[str]) -> str:
+    remarks = [*dict.fromkeys(n.state for n in cells.values() if n.state), *differ]
+    pills = "".join(f'<br><span class="pill">{escape(remark)}</span>' for remark in remarks)
+    out = [sections.cell(escape(row) + pills, "name")]
     for metric in metrics:
         number = cells.get(metric)
         if number is None:
             out.append(sections.cell("") * 3)
             continue
-        tone = "" if not number.difference else "up" if number.difference * described(metric).direction > 0 else "down"
+        tone = (
+            ""
+            if differ or not number.difference
+            else "up"
+            if number.difference * described(metric).direction > 0
+            else "down"
+        )
         out.append(sections.cell(sections.set_back(ours(number)), metric=metric))
         out += [sections.cell(sections.set_back(theirs(number))), sections.cell(escape(gap(number)), tone)]
     return f'<tr data-row="{escape(row)}">{"".join(out)}</tr>'
@@ -128,13 +168,15 @@ def page(
     failed: Mapping[Path, str],
     room: Path,
     command: str,
+    claims: str = "",
 ) -> Path | None:
-    """Write the table's page; None where there is nothing to show."""
+    """Write the table's page, with the section on `claims`; None where there is nothing to show."""
     lines = series(entries, done)
     notes = [f"{e.cell.row} × {e.cell.column}: {e.why_not}" for e in entries if e.why_not]
     notes += [f"{path}: {reason}" for path, reason in failed.items()]
+    differ = differences(preset, entries)
     source = f"{preset.content.get('paper', '')} {preset.content.get('source', '')}".strip()
-    lead = section(numbers, preset.note, source) if numbers else ""
+    lead = (section(numbers, preset.note, source, differ) if numbers else "") + claims
     if lines:
         text = html.page(lines, title=preset.title, notes=notes, command=command, lead=lead)
     elif any(number.known for number in numbers):  # counted, not run: there are no curves
@@ -151,8 +193,7 @@ def partitions(preset: Preset, entries: Sequence[Entry], room: Path) -> Path:
     figures = []
     for entry in entries:
         for plan in entry.plans[:1]:
-            ready = stage(plan, Storage())
-            figures.append((entry.cell.column, partition_figure(ready.counts, ready.class_names)))
+            figures.append((entry.cell.column, partition_figure(*held(plan))))
     return _album(preset, figures, room)
 
 

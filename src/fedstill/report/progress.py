@@ -59,13 +59,15 @@ def forecast(cells: Sequence[tuple[str, Sequence[Job]]], at_once: int | None) ->
                     known[kind] = str(error)
             cost = known[kind]
             if isinstance(cost, str):
-                note, unknown = f"unknown time ({cost})", unknown + len(left)
+                note, unknown = "unknown time (see below)", unknown + len(left)
             else:
                 note = f"about {span(cost * plan.rounds)} each"
                 total += cost * plan.rounds * len(left)
         lines.append(f"{label}: {len(left)} of {len(jobs)} runs, {note}")
     workers = max(1, min(at_once or batch.cores(), waiting))
     more = f", and {unknown} runs of unknown length" if unknown else ""
+    reasons = dict.fromkeys(cost for cost in known.values() if isinstance(cost, str))
+    lines += [f"unknown time: {reason}" for reason in reasons]  # once each, however many cells it keeps waiting
     return [*lines, f"in all about {span(total / workers)} with {workers} at once{more}"]
 
 

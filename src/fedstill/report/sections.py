@@ -5,10 +5,19 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
+from fedstill.experiment.health import KINDS as HEALTH
 from fedstill.experiment.metrics import Shown
-from fedstill.report import plots, tables
+from fedstill.experiment.result import Result
+from fedstill.report import tables
+from fedstill.report import verdict as verdicts
 from fedstill.report.digest import Series
+from fedstill.report.figures import plots
 from fedstill.report.terminal import size
+
+ILL = 5
+"""So many rounds of a run, at most, are told of one by one."""
+CHAPTERS = 4
+"""Of so many chapters, at most, the page's opening speaks."""
 
 
 def section(name: str, title: str, *content: str, about: str = "") -> str:
@@ -54,6 +63,41 @@ def notes(lines: Sequence[str], most: int = 12) -> str:
         return ""
     shown = [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
     return f'<div class="note" role="note"><ul>{"".join(f"<li>{escape(line)}</li>" for line in shown)}</ul></div>'
+
+
+def verdict(series: Sequence[Series]) -> str:
+    """What the numbers say, in plain sentences, and what the kinds of models are."""
+    out = []
+    chapters = list(dict.fromkeys(line.chapter for line in series))
+    for chapter in chapters[:CHAPTERS]:
+        inside = [line for line in series if line.chapter == chapter]
+        rows = [tables.summary(line.runs, line.model, line.group) for line in inside]
+        said = " ".join(verdicts.sentences(rows, tables.metrics_of(r for line in inside for r in line.runs)))
+        where = f"<b>{escape(chapter)}</b>: " if len(chapters) > 1 else ""
+        out.append(f"<p>{where}{escape(said)}</p>")
+    kinds = verdicts.glossary([line.model for line in series])
+    words = f'<p class="about">Kinds of models. {escape(kinds)}.</p>' if kinds else ""
+    return f'<div class="verdict">{"".join(out)}{words}</div>'
+
+
+def health(results: Sequence[Result]) -> str:
+    """Whose replies were not used, and in which runs: a table with the sum and the rounds; empty when all were."""
+    body = []
+    for result in results:
+        found = result.health
+        if any(found.total[kind] for kind in HEALTH):
+            counts = "".join(cell(str(found.total[kind])) for kind in HEALTH)
+            lines = [line for entry in found.rounds if (line := entry.line())]
+            more = [f"and {len(lines) - ILL} rounds more"] if len(lines) > ILL else []
+            told = "".join(f"<br>{escape(line)}" for line in [*lines[:ILL], *more])
+            name = "run" if result.run_dir is None else str(result.run_dir)
+            used = f"{found.total['used']} of {found.total['asked']}"
+            body.append(f"<tr>{cell(f'<code>{escape(name)}</code>{told}', 'name')}{cell(used)}{counts}</tr>")
+    if not body:
+        return ""
+    meanings = "; ".join(f"{kind}: {words}" for kind, words in HEALTH.items())
+    about = f"Replies that the server did not use. {escape(meanings)}."
+    return section("health", "Health", table(["run", "replies used", *HEALTH], body), about=about)
 
 
 def summary(series: Sequence[Series]) -> str:

@@ -12,12 +12,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.experiment.config import experiment, identity
 from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
+from fedstill.report.terminal import printable
 
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
@@ -223,9 +225,10 @@ def text(rows: Sequence[Mapping[str, Any]], form: str, metrics: Sequence[Shown] 
     head = _head(metrics)
     if form == "markdown":
         body = _cells(rows, metrics, {1: "**{}**", 2: "<u>{}</u>"})
-        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *body])
+        safe = [[text.replace("|", r"\|") for text in line] for line in body]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *safe])
     body = _cells(
-        [{**r, "method": _tex(r["method"]), "data": _tex(str(r["data"]))} for r in rows],
+        [{**r, **{name: _tex(str(r[name])) for name in ("method", "data", "model")}} for r in rows],
         metrics,
         {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},
     )
@@ -257,9 +260,8 @@ def _csv(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown]) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, tex in {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.items():
-        text = text.replace(plain, tex)
-    return text
+    special = {sign: f"\\{sign}" for sign in "_%&#${}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
+    return "".join(special.get(sign, sign) for sign in text)
 
 
 def _signs(text: str) -> str:
@@ -280,11 +282,11 @@ def show(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown] = METRICS) 
     for number, name in enumerate(head):
         if not (one and name == "data"):
             table.add_column(name, justify="right" if number > 2 else "left", overflow="fold")
-    escaped = [{**r, "method": _plain(r["method"]), "data": _plain(r["data"])} for r in rows]
+    escaped = [{**r, **{name: _plain(r[name]) for name in ("method", "data", "model")}} for r in rows]
     for line in _cells(escaped, metrics, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
         table.add_row(*(text for name, text in zip(head, line, strict=True) if not (one and name == "data")))
     console.print(table)
 
 
 def _plain(text: object) -> str:
-    return str(text).replace("[", r"\[")
+    return escape(printable(str(text)))

@@ -66,7 +66,7 @@ class Live(Watcher):
         title = f"{experiment.title}{f' ({extra})' if extra else ''} on {stage_name(experiment)}, {crowd}"
         self.task = self.progress.add_task(experiment.title, total=experiment.rounds, completed=first)
         if not self.quiet:
-            self.console.print(title, soft_wrap=True, highlight=False, markup=False)
+            self.console.print(printable(title), soft_wrap=True, highlight=False, markup=False)
             if self.console.is_terminal:
                 self.view = RichLive(console=self.console, auto_refresh=False)
                 self.view.start()
@@ -86,7 +86,7 @@ class Live(Watcher):
 
     def note(self, text: str) -> None:
         """A line above the table."""
-        self.console.print(f"note: {text}", soft_wrap=True, highlight=False, markup=False)
+        self.console.print(printable(f"note: {text}"), soft_wrap=True, highlight=False, markup=False)
 
     def _line(self, scores: Mapping[str, Any]) -> str:
         return ", ".join(f"{m.title} {m.text(scores[m.key])} {m.unit}" for m in self.metrics if m.key in FIRST)
@@ -151,7 +151,7 @@ def show_result(result: Result) -> None:
     table = Table(title=None, box=None, pad_edge=False)
     amp = result.metric("amp")
     for column in ("model", *(m.heading for m in result.metrics), "worst client", f"best {amp.title}", "at round"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+        table.add_column(column, justify="left" if column == "model" else "right", overflow="fold")
     for name in result.models:
         last, best, worst = result.last(name), result.best(name), result.worst(name)
         cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
@@ -166,6 +166,15 @@ def show_result(result: Result) -> None:
         highlight=False,
         markup=False,
     )
+
+
+def printable(text: str) -> str:
+    """Text from outside as it may stand in a terminal: what would move the cursor or colour the screen is replaced.
+
+    >>> printable("site \x1b[2Jone")
+    'site �[2Jone'
+    """
+    return "".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text)
 
 
 def size(count: float) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import fmean
@@ -79,7 +80,7 @@ class Observed:
             "done": len(rows),
             "status": status,
             "training": active(self.plan, len(rows)) if going and self.plan and len(rows) < plan["rounds"] else [],
-            "missing": sum(len(row.get("missing", {})) for row in rows),
+            "health": _health(result),
             "bytes": {way: sum(sum(row["bytes"][way].values()) for row in rows) for way in ("down", "up")},
             "seconds": sum(spent),
             "left": None if pace is None or not going else pace * (plan["rounds"] - len(rows)),
@@ -96,6 +97,13 @@ class Observed:
         if (self.path / "last_error.txt").exists():
             return "failed"
         return "stopped"  # nobody writes there: the lock would say so
+
+
+def _health(result: Result) -> list[str]:
+    """What is wrong with a run: in sum, and the latest rounds with a reply that was not used; empty when it is well."""
+    found = result.health
+    lines = [line for entry in found.rounds if (line := entry.line())]
+    return [str(found), *lines[-RECENT:]] if found.total["used"] < found.total["asked"] else []
 
 
 def _worst(result: Result, model: str) -> dict[str, Any] | None:
@@ -130,7 +138,7 @@ def page(title: str) -> str:
     """The live page: the report's looks, fed by the server it came from."""
     text = html.asset("watch.html")
     for name, part in {
-        "title": title,
+        "title": escape(title),
         "css": html.asset("page.css"),
         "js": _scripts(("charts.js", "watch.js", "shell.js")),
     }.items():

@@ -30,7 +30,7 @@
         html("div", { class: "progress", role: "progressbar", "aria-valuenow": share, "aria-valuemin": 0, "aria-valuemax": 100 }, html("i", { style: `width:${share}%;background:${colour(i)}` })),
         html("div", {}, `round ${run.done} of ${run.planned} · ${bytes(run.bytes.up)} ↑ ${bytes(run.bytes.down)} ↓ · ${time(run.seconds)}${run.left === null ? "" : ` · ${time(run.left)} left`}`),
         run.training.length ? html("div", { class: "sub" }, `training in round ${run.done + 1}: ${run.training.length > 24 ? `${run.training.slice(0, 24).join(", ")} …` : run.training.join(", ")}`) : null,
-        run.missing ? html("div", { class: "sub" }, `${run.missing} turns without an answer`) : null, ...scores);
+        run.health.length ? html("div", { class: "note", role: "note" }, run.health.map((line) => html("div", {}, line))) : null, ...scores);
     }));
   }
 

@@ -1,0 +1,1 @@
+"""Pictures of runs, as matplotlib figures: one file a subject."""
