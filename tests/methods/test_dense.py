@@ -8,6 +8,7 @@ import torch
 from smallest import same_bits, small_experiment
 from torch import nn, tensor
 
+from fedstill.core.errors import UsageError
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
@@ -111,3 +112,9 @@ def test_a_turn_is_fedavgs_and_a_network_of_another_form_starts_from_its_own_mod
             assert same_bits(upload.weights, FedAvg(lr=0.1, epochs=1).client(env, None, down, data)[1].weights)
         else:
             assert upload.weights.keys() == state.weights.keys() != down.weights.keys()
+
+
+def test_a_robust_rule_needs_networks_of_one_form() -> None:
+    plan = {"name": "dense", "gather": "krum"}
+    with pytest.raises(UsageError, match="gather: works on models of one form"):
+        start(small_experiment(plan, models="mlp,resnet8-slim"), out=None)

@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.local import Alone
+from fedstill.parts.architectures import SERVER, kinds_of
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.conditional_generator import Gallery, hang
-from fedstill.parts.distil import sent, server_slots
+from fedstill.parts.distil import uploads_of
 from fedstill.parts.gather import Everyone, Gather, Update
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.losses import cross_entropy
@@ -44,12 +46,12 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
     epochs: int = setting(50, ge=1, doc="local epochs in a round (E)")
     gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
-
     def init_server(self, env: Env) -> Student:
         """w⁰."""
+        if not isinstance(self.gather, Everyone) and set(kinds_of(env).values()) != {SERVER}:
+            raise UsageError(
+                "gather: works on models of one form; these clients' networks differ, so it must be everyone"
+            )
         weights = env.initial()
         return Student(weights, self.gather.init(env, weights), {}, 0.0, {})
 
@@ -75,7 +77,7 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return Student(server.weights, memory, server.shares, server.agreement, server.gallery)
-        teachers = [env.module(u.weights, r.client) for r, u in zip(kept, sent(kept), strict=True)]
+        teachers = [env.module(u.weights, r.client) for r, u in zip(kept, uploads_of(kept), strict=True)]
         found = self.fuse(env, teachers, env.module(env.initial()))
         shares = dict(zip([r.client for r in kept], found.shares.tolist(), strict=True))
         gallery = hang(server.gallery, env.round + 1, env.kind.kept(found.made[: env.classes].cpu()))

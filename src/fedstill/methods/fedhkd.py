@@ -18,7 +18,6 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.class_knowledge import by_class, class_means, common_width
-from fedstill.parts.distil import server_slots
 from fedstill.parts.gather import Update, average
 from fedstill.parts.labels import miscounted
 from fedstill.parts.losses import cross_entropy
@@ -67,10 +66,6 @@ class FedHKD(Averaging):
     lam: float = setting(0.05, ge=0, doc="weight of the head's agreement with the global soft predictions (λ)")
     gamma: float = setting(0.05, ge=0, doc="weight of the features' distance from the global ones (γ)")
     temperature: float = setting(0.5, gt=0, doc="temperature of the soft predictions (T)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        server_slots(self.gather)
 
     def init_server(self, env: Env) -> Knowing:
         """w⁰; nothing is known of any class."""
