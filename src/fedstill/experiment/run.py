@@ -61,6 +61,7 @@ def start(
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
+        folder.write("split.json", {"parts": [part.tolist() for part in ready.dealt]})
         folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
         return _follow(plan, ready, folder, None, together(watcher))
 
@@ -138,12 +139,13 @@ def _here(plan: Experiment) -> None:
 
 
 def _partition(ready: Stage) -> dict[str, Any]:
-    return {
+    known = {
         "counts": ready.counts.tolist(),
         "class_names": list(ready.class_names),
         "notes": list(ready.notes),
         "fingerprint": None if ready.fingerprint is None else asdict(ready.fingerprint),
     }
+    return {**known, **({"client_names": list(ready.client_names)} if ready.client_names else {})}
 
 
 def _free(out: Path, plan: Experiment) -> Path:
