@@ -170,6 +170,10 @@ class Method(Value, ABC, Generic[S, C, D, U]):
         """The client's own model, for methods that have one: reported as `personal`."""
         return None
 
+    def imagined(self, env: Env, state: C, count: int) -> torch.Tensor | None:
+        """So many samples from the client's own generator, as models see them, for the report; None: it has none."""
+        return None
+
     def facts(self, env: Env, server: S) -> Mapping[str, Any]:
         """Anything else worth a line in the round's metrics, as plain numbers, text and lists."""
         return {}

@@ -14,6 +14,7 @@ from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import active, direction, drive, ended, exhausted, one_thread
 from fedstill.experiment.examine import Examiner
+from fedstill.experiment.gallery import write_gallery
 from fedstill.experiment.link import transport
 from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
@@ -60,6 +61,7 @@ def start(
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
+        folder.write("split.json", {"parts": [part.tolist() for part in ready.dealt]})
         folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
         return _follow(plan, ready, folder, None, together(watcher))
 
@@ -123,7 +125,10 @@ def _follow(
     """Drive the loop; evaluate, write and tell after every round."""
     states = checkpoint.clients if checkpoint else ready.env.shelf("clients")
     with one_thread(), transport(plan, ready, states) as link:
-        return drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
+        result = drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
+        if folder:
+            write_gallery(folder.path, plan, ready.env, link.states, len(result.rows))
+        return result
 
 
 def _here(plan: Experiment) -> None:
@@ -134,12 +139,13 @@ def _here(plan: Experiment) -> None:
 
 
 def _partition(ready: Stage) -> dict[str, Any]:
-    return {
+    known = {
         "counts": ready.counts.tolist(),
         "class_names": list(ready.class_names),
         "notes": list(ready.notes),
         "fingerprint": None if ready.fingerprint is None else asdict(ready.fingerprint),
     }
+    return {**known, **({"client_names": list(ready.client_names)} if ready.client_names else {})}
 
 
 def _free(out: Path, plan: Experiment) -> Path:

@@ -36,6 +36,10 @@ class Setting:
     lowest: float
     specs: tuple[str, ...]
     """The model of every client, and last the server's."""
+    run_id: str = ""
+    """What tells this run from another of the same name; nobody can guess it."""
+    counted: tuple[int, ...] = ()
+    """The sample counts that sites are weighed by, where they are not `sizes`."""
 
     @property
     def plan(self) -> Experiment:
@@ -71,7 +75,7 @@ class Setting:
         known = None if public is None else fitted(public, pixels_of(self.specs))
         return Env(
             seed=self.plan.seed,
-            sizes=self.sizes,
+            sizes=self.counted or self.sizes,
             classes=len(self.class_names),
             kind=kind,
             build=builder(self.specs, kind, len(self.class_names)),
