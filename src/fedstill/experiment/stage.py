@@ -31,6 +31,7 @@ from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
 
 
@@ -51,6 +52,8 @@ class Stage:
     """What a user should know: samples that were moved, clients without a test …"""
     fingerprint: Fingerprint | None = None
     """Of the data and who holds which; None where the data are elsewhere."""
+    signature: Signature | None = None
+    """What using the run's models will need."""
     client_names: tuple[str, ...] = ()
     """Where clients have names: those of their sites."""
     dealt: tuple[np.ndarray[Any, Any], ...] = ()
@@ -64,7 +67,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = fitted(dataset, pixels_of(specs))
+    raw, dataset = dataset, fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
@@ -129,13 +132,14 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    signature = Signature.describe(raw, specs, env.sizes)
     print_of = fingerprint(sets, train, exam.local)
     if experiment.fingerprint not in (None, print_of.data):
         raise DataError(
             f"data = {experiment.plain()['data']}: not the samples that this run had "
             f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
         )
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, names, parts)
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, signature, names, parts)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
