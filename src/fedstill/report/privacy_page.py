@@ -14,7 +14,7 @@ SHOWN = 8
 
 
 def section_of(results: Sequence[Result]) -> str:
-    """A table of ε for runs that promise privacy, one of audits for runs that have one; empty where there is neither."""
+    """A table of ε for runs that promise privacy, one of audits for runs that have one; empty where neither is."""
     spent = [row for result in results for row in _spent(result)]
     audits = [row for result in results for row in _audit(result)]
     parts = []
@@ -27,8 +27,8 @@ def section_of(results: Sequence[Result]) -> str:
     if not parts:
         return ""
     about = (
-        "ε that a client has spent so far, at δ: the smaller, the less can be told of any one sample (or, where it says "
-        "all, of any one client). An audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % intervals."
+        "ε that a client has spent so far, at δ: the smaller, the less can be told of any one sample (or, where it "
+        "says all, of any one client). An audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % intervals."
     )
     return section("privacy", "Privacy", *parts, about=about)
 
