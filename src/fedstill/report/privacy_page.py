@@ -28,7 +28,8 @@ def section_of(results: Sequence[Result]) -> str:
         return ""
     about = (
         "ε that a client has spent so far, at δ: the smaller, the less can be told of any one sample (or, where it "
-        "says all, of any one client). An audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % intervals."
+        "says all, of any one client). An audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % "
+        "intervals."
     )
     return section("privacy", "Privacy", *parts, about=about)
 
