@@ -43,7 +43,7 @@ def reproduce(
     every: Annotated[bool, typer.Option("--all", help="Every preset: run what has no record yet.")] = False,
     budget: Annotated[str, typer.Option(help="With --all: for how long, like 2h or 90m.")] = "1h",
     results: Annotated[Path, typer.Option(help="With --all: where records go.")] = Path("results"),
-    seeds: Seeds = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds. [1, with --full 3]")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the preset's.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only rows with this label (* and ? allowed).")] = None,
@@ -58,7 +58,9 @@ def reproduce(
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
     from fedstill.core.errors import UsageError
     from fedstill.experiment import reproduce as papers
+    from fedstill.experiment.claims import claims, judged
     from fedstill.experiment.presets import read_preset
+    from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
     from fedstill.report.progress import forecast, say, teller
 
@@ -72,7 +74,14 @@ def reproduce(
     apply_settings(override, settings or [])
     room = out / preset.name
     entries = papers.plan(
-        preset, room, seeds=seeds, rounds=rounds, full=full, override=override, rows=row or (), columns=column or ()
+        preset,
+        room,
+        seeds=seeds or (3 if full else 1),
+        rounds=rounds,
+        full=full,
+        override=override,
+        rows=row or (),
+        columns=column or (),
     )
     if preset.kind == "partition" and not dry_run:
         print(paper_table.partitions(preset, entries, room))
@@ -96,11 +105,13 @@ def reproduce(
     found = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
     plain = json.dumps(found, indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")
+    verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:
         print(plain)
     elif numbers:
         paper_table.show(numbers, preset.title, differ)
-    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed())
+        print("\n".join(claim_tables.lines(verdicts)))
+    page = paper_table.page(preset, entries, done, numbers, failed, room, _typed(), claim_tables.section(verdicts))
     say(f"page: {page}" if page else "no run came to its end: no page")
     if failed:
         raise typer.Exit(1)

@@ -73,19 +73,44 @@ def table(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """A paper's table from the records alone, ours beside the paper's; nothing is run."""
+    """A paper's table from the records alone, ours beside the paper's, and its claims; nothing is run."""
     from fedstill.experiment import reproduce as papers
+    from fedstill.experiment.claims import claims, judged
     from fedstill.experiment.presets import read_preset
     from fedstill.experiment.records import Archive
+    from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
 
     preset = read_preset(name)
-    entries, done = papers.recorded(papers.plan(preset, Path("."), seeds=seeds, rounds=rounds), Archive(folder))
-    numbers = papers.numbers(entries, done, {})
+    entries = papers.plan(preset, Path("."), seeds=seeds, rounds=rounds)
+    numbers = papers.numbers(*papers.recorded(entries, Archive(folder)), {})
+    verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:
-        print(json.dumps([number.plain() for number in numbers], indent=1, ensure_ascii=False))
+        known = {"numbers": [n.plain() for n in numbers], "claims": [verdict.plain() for verdict in verdicts]}
+        print(json.dumps(known, indent=1, ensure_ascii=False))
     else:
         paper_table.show(numbers, preset.title)
+        print("\n".join(claim_tables.lines(verdicts)))
+
+
+@results.command("pages")
+def pages(
+    paths: Annotated[list[Path], typer.Argument(help="Pages (.md), or folders of pages.")],
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 where a page is stale.")] = False,
+    folder: Folder = Path("results"),
+    debug: Debug = False,
+) -> None:
+    """Make the tables between `<!-- results … -->` markers anew from the records."""
+    from fedstill.experiment.records import Archive
+    from fedstill.report import result_pages
+
+    files = [file for path in paths for file in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
+    archive = Archive(folder)
+    found = result_pages.stale(files, archive) if check else result_pages.write(files, archive)
+    for page in found:
+        print(f"{page}: {'does not say what the records say' if check else 'made anew'}")
+    if check and found:
+        raise typer.Exit(1)
 
 
 @results.command("verify")
@@ -128,3 +153,32 @@ def add(
     for path in paths:
         record = record_of(path, cell)
         print(f"{record.id} {record.label} → {archive.add(record)}")
+
+
+@app.command()
+def leaderboard(
+    name: Annotated[str, typer.Argument(help="The preset with the tasks.")] = "leaderboard/board",
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("leaderboard.html"),
+    tune: Annotated[bool, typer.Option("--tune", help="Print every method's rate, tuned on the first task.")] = False,
+    row: Annotated[list[str] | None, typer.Option(help="With --tune: only these methods.")] = None,
+    folder: Folder = Path("results"),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Every method on the same tasks, from the records: ranks, critical difference, bytes and time, on one page."""
+    from fedstill.experiment import leaderboard as boards
+    from fedstill.experiment.presets import read_preset
+    from fedstill.experiment.records import Archive
+    from fedstill.report import leaderboard as board_page
+    from fedstill.report.progress import say
+
+    preset = read_preset(name)
+    if tune:
+        rates = boards.tuned(preset, row or (), say)
+        print("[tuned]\n" + "\n".join(f"{method} = {rate:g}" for method, rate in rates.items()))
+        return
+    leagues = boards.leagues(preset, Archive(folder))
+    if as_json:
+        print(json.dumps(board_page.rows(leagues), indent=1, ensure_ascii=False))
+    else:
+        print(board_page.page(preset, leagues, out))

@@ -84,3 +84,30 @@ def test_label_counts_leave_and_both_aggregates_are_told() -> None:
     result = start(small_experiment(small()), out=None)
     assert result.models == ["active", "overall"]
     assert set(result.bytes_by_field()["up"]) == {"weights", "labels"}
+
+
+def test_without_its_kl_branch_only_the_cross_entropy_of_generated_features_is_left() -> None:
+    """FedKF's form: a = 1, b = 0. With logits that agree with nothing the loss stays CE(head(G(ŷ)), ŷ)."""
+    method = small(alpha=1.0, beta=0.0)
+    ready, done = played(method, 1)
+    env, generator = ready.env.at(0, 0), method.make_generator(ready.env, done[0].server.generator).eval()
+    module, y = env.module(), torch.tensor([0, 1])
+    losses = [
+        method.rehearse(env, module, generator, logits, y, torch.Generator().manual_seed(3))
+        for logits in (torch.zeros(2, 10), torch.full((2, 10), torch.nan))
+    ]
+    assert losses[0].item() == losses[1].item()  # what the branch would have seen does not matter
+    stream = torch.Generator().manual_seed(3)
+    labels = torch.randint(10, (method.generator_batch,), generator=stream)
+    made = module.head(generator(method.draw(env, len(labels), stream), labels))
+    assert losses[0].item() == pytest.approx(nn.functional.cross_entropy(made, labels).item(), rel=1e-5)
+
+
+def test_a_generator_of_embeddings_has_two_and_two_layers() -> None:
+    """Noise 8 and 10 labels to 256 each; 512 → 256 → 64, BatchNorm before both LeakyReLUs."""
+    method = small(form="embeddings")
+    done = played(method, 1)[1]
+    shapes = {name: tuple(t.shape) for name, t in done[0].server.generator.items() if "weight" in name}
+    assert shapes["label.weight"] == (10, 256)
+    assert shapes["noise.weight"] == (256, 8)
+    assert [shapes[f"body.{place}.weight"] for place in (0, 2, 3, 5)] == [(512,), (256, 512), (256,), (64, 256)]

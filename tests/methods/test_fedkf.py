@@ -154,3 +154,27 @@ def test_a_generator_learns_at_its_own_rate_unless_told(settings: dict[str, Any]
     method = FedKF(**settings)
     generator = build_generator(method.generator, Image((1, 8, 8), (0.5,), (0.5,)), 5, channels=4)
     assert method.adam(generator).param_groups[0]["lr"] == rate
+
+
+def test_on_colour_the_authors_generator_meets_a_student_that_has_stepped_and_a_constant_teacher() -> None:
+    """By hand: −γ KL(teacher ‖ student) is added with the teacher detached, so that only the student's view has a
+    gradient; and the student is the one after its step, which the paper's profile would take afterwards."""
+
+    class Colour(Grey):
+        kind = Image((3, 8, 8))
+        shape = (3, 8, 8)
+
+    method = FedKF(profile="authors", gamma=2.0, lambda1=0.0, lambda2=0.0)
+    assert method.rivals(Colour)  # type: ignore[arg-type]
+    assert not method.rivals(Grey)  # type: ignore[arg-type]
+    wisdom = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    imagined = torch.tensor([[0.3, 0.1], [0.2, 0.4]], requires_grad=True)
+    student = learner(Linear())
+    loss = method.generator_loss(Colour, wisdom, wisdom, student, imagined)  # type: ignore[arg-type]
+    plain_loss = method.generator_loss(Grey, wisdom, wisdom, student, imagined)  # type: ignore[arg-type]
+    p, q = torch.log_softmax(wisdom, -1), torch.log_softmax(imagined, -1)
+    divergence = (p.exp() * (p - q)).sum(-1).mean()
+    assert loss.item() == pytest.approx((plain_loss - 2 * divergence).item(), abs=1e-6)
+    rivalry = torch.autograd.grad(loss - plain_loss, (wisdom, imagined), allow_unused=True)
+    assert rivalry[0] is None or not rivalry[0].abs().sum()
+    assert rivalry[1].abs().sum() > 0

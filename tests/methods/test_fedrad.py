@@ -58,6 +58,8 @@ def test_relations_count_with_their_share():
     divergence = single.losses(0.0, own, other, y)[1].item()
     assert whole.losses(0.0, own, other, y)[1].item() == pytest.approx(divergence + 1 / 48)
     assert replace(whole, pairs="sum").losses(0.0, own, other, y)[1].item() == pytest.approx(divergence + 1 / 8)
+    # by the letter: the sum over six ordered pairs, 1/8, divided by B = 3 as the other sums are
+    assert replace(whole, pairs="letter").losses(0.0, own, other, y)[1].item() == pytest.approx(divergence + 1 / 24)
 
 
 def test_the_other_model_is_a_constant():
@@ -115,6 +117,29 @@ def test_the_server_takes_the_plain_mean():
     method, env, _ = turn(FedRAD())
     replies = [Reply(k, n, Update({"w": torch.full((1,), float(k))})) for k, n in ((0, 1), (1, 99))]
     assert method.server(env, Global({"w": torch.zeros(1)}, None), replies).weights["w"].item() == 0.5
+
+
+def test_by_samples_the_server_weighs_the_copies():
+    """(1) 0 and 1 of clients with 1 and 99 samples make .99."""
+    method, env, _ = turn(FedRAD(weighting="samples"))
+    replies = [Reply(k, n, Update({"w": torch.full((1,), float(k))})) for k, n in ((0, 1), (1, 99))]
+    assert method.server(env, Global({"w": torch.zeros(1)}, None), replies).weights["w"].item() == pytest.approx(0.99)
+
+
+def test_a_local_model_of_the_clients_own_differs_from_the_downloaded_one_and_from_others():
+    """Downloaded, both models agree at first: KL and L_RKD are 0, and the first step is FedAvg's at α₀ · lr."""
+    method, env, data = turn(FedRAD(lr=0.1, batch=32, epochs=1, local_start="own"))
+    states = [method.init_client(env.at(0, client)) for client in (0, 1)]
+    down = Broadcast(env.initial())
+    assert not same_bits(states[0].weights, states[1].weights)
+    assert not same_bits(states[0].weights, down.weights)
+    one = replace(method, local_steps=1)
+    _, own = one.client(env, states[0], down, data)
+    _, downloaded = replace(one, local_start="downloaded").client(env, Local(None, {}, None), down, data)
+    _, plain = FedAvg(lr=0.1 * method.alpha0, batch=32, local_steps=1).client(env, None, down, data)
+    for name, tensor in plain.weights.items():
+        torch.testing.assert_close(downloaded.weights[name], tensor)
+    assert not torch.allclose(own.weights["head.weight"], plain.weights["head.weight"], atol=1e-6)
 
 
 def test_alpha_follows_its_schedule_across_a_resume(runs):

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
@@ -109,6 +110,9 @@ class Reply(Generic[U_co]):
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
     seconds: float = 0.0
+    down: Any = None
+    """What it answers to, and (`form`) an upload of the method's form: for wrappers, which read it first."""
+    form: Any = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,10 @@ class Method(Value, ABC, Generic[S, C, D, U]):
         """The client's own model, for methods that have one: reported as `personal`."""
         return None
 
+    def imagined(self, env: Env, state: C, count: int) -> torch.Tensor | None:
+        """So many samples from the client's own generator, as models see them, for the report; None: it has none."""
+        return None
+
     def facts(self, env: Env, server: S) -> Mapping[str, Any]:
         """Anything else worth a line in the round's metrics, as plain numbers, text and lists."""
         return {}
@@ -182,12 +190,21 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     @classmethod
     def upload_type(cls) -> type:
         """The record that leaves a client, from the annotation of `client`."""
-        return typing.cast(type, typing.get_args(typing.get_type_hints(cls.client)["return"])[1])
+        returned = typing.get_args(typing.get_type_hints(cls.client).get("return"))
+        if len(returned) != 2 or not isinstance(returned[1], type):
+            raise UsageError(
+                f"{cls.__name__}.client: annotate what it returns, `-> tuple[State, Upload]`, "
+                "so that everybody can see what leaves a client"
+            )
+        return returned[1]
 
     @classmethod
     def download_type(cls) -> type:
         """The record that goes down to a client, from the annotation of `client`."""
-        return typing.cast(type, typing.get_type_hints(cls.client)["down"])
+        down = typing.get_type_hints(cls.client).get("down")
+        if not isinstance(down, type):
+            raise UsageError(f"{cls.__name__}.client: annotate `down` with the record that goes down to a client")
+        return down
 
     @classmethod
     def leaves_client(cls) -> dict[str, str]:

@@ -23,7 +23,7 @@ from fedstill.experiment.presets import Preset, presets, read_preset
 from fedstill.experiment.records import Archive, question, record_of
 from fedstill.experiment.reproduce import STUDENTS, Entry, plan
 
-RECORDED = ("table", "curves", "times", "centralised")
+RECORDED = ("table", "curves", "times", "clusters", "centralised")
 """Kinds of presets whose cells a record can answer."""
 SEEDS = 3
 _TURN = {"preset", "rows", "columns", "seeds", "rounds"}

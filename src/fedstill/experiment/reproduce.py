@@ -50,6 +50,8 @@ class Number:
     ours: Sequence[Reading]
     paper: Any
     state: str = ""
+    seeds: Sequence[int] = ()
+    """The seeds of `ours`, in the same order."""
 
     @property
     def known(self) -> list[float]:
@@ -209,9 +211,9 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
                 reason = str(error)
         for metric in entry.cell.metrics:
             values = [values[metric] for values in ours]
-            found.append(
-                Number(entry.cell.row, entry.cell.column, metric, values, entry.cell.paper.get(metric), reason)
-            )
+            seeds = [plan.seed for plan in entry.plans][: len(values)]
+            paper = entry.cell.paper.get(metric)
+            found.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, reason, seeds))
     return found
 
 

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.markup import escape as _plain
 from rich.table import Table
 
-from fedstill.core.shelf import Storage
 from fedstill.experiment import centralised
 from fedstill.experiment.config import experiment, identity
+from fedstill.experiment.gallery import held
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
-from fedstill.experiment.stage import stage
 from fedstill.experiment.table_metrics import described, which
 from fedstill.report import html, sections
 from fedstill.report.digest import Series
@@ -169,14 +168,15 @@ def page(
     failed: Mapping[Path, str],
     room: Path,
     command: str,
+    claims: str = "",
 ) -> Path | None:
-    """Write the table's page; None where there is nothing to show."""
+    """Write the table's page, with the section on `claims`; None where there is nothing to show."""
     lines = series(entries, done)
     notes = [f"{e.cell.row} × {e.cell.column}: {e.why_not}" for e in entries if e.why_not]
     notes += [f"{path}: {reason}" for path, reason in failed.items()]
     differ = differences(preset, entries)
     source = f"{preset.content.get('paper', '')} {preset.content.get('source', '')}".strip()
-    lead = section(numbers, preset.note, source, differ) if numbers else ""
+    lead = (section(numbers, preset.note, source, differ) if numbers else "") + claims
     if lines:
         text = html.page(lines, title=preset.title, notes=notes, command=command, lead=lead)
     elif any(number.known for number in numbers):  # counted, not run: there are no curves
@@ -193,8 +193,7 @@ def partitions(preset: Preset, entries: Sequence[Entry], room: Path) -> Path:
     figures = []
     for entry in entries:
         for plan in entry.plans[:1]:
-            ready = stage(plan, Storage())
-            figures.append((entry.cell.column, partition_figure(ready.counts, ready.class_names)))
+            figures.append((entry.cell.column, partition_figure(*held(plan))))
     return _album(preset, figures, room)
 
 

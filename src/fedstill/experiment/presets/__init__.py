@@ -17,7 +17,8 @@ from fedstill.core.errors import UsageError, unknown
 
 RUNS = ("table", "curves", "times", "forgetting", "features", "clusters", "weights")
 KINDS = (*RUNS, "partition", "images", "centralised", "passes")
-_TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers"}
+_TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers", "claims"}
+_TOP |= {"every_method", "tuned"}  # a row for every registered method, and their rates
 _ROW = {"label", "method", "model", "set", "full_method", "full_set"}
 _COLUMN = {"label", "set", "full_set", "method", "full_method", "methods", "metrics", "only"}
 
@@ -103,12 +104,25 @@ def read_preset(name: str) -> Preset:
     else:
         raise unknown("preset", name, presets())
     try:
-        content = tomllib.loads(text)
+        content = _with_methods(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name}: {error}") from None
     _check(name, content)
     plain_name = Path(name).stem if name.endswith(".toml") else name
     return Preset(plain_name, content["title"], content["kind"], " ".join(content.get("note", "").split()), content)
+
+
+def _with_methods(content: dict[str, Any]) -> dict[str, Any]:
+    """The content, with a row for every registered method where it asks for them (`tuned`: their rates)."""
+    if not content.get("every_method"):
+        return content
+    from fedstill.core.method import methods
+
+    tuned = content.get("tuned", {})
+    rows = [
+        {"label": name, "method": {"name": name, **({"lr": tuned[name]} if name in tuned else {})}} for name in methods
+    ]
+    return {**content, "rows": sorted(rows, key=lambda row: str(row["label"]))}
 
 
 def _check(name: str, content: Mapping[str, Any]) -> None:

@@ -1,0 +1,270 @@
+"""A paper's claims as statements over the cells of its table, each judged by a test over the seeds, never by eye.
+
+A preset's `[[claims]]` name rows, columns and metrics; a statement compares them seed by seed. Its differences, turned
+so that positive is as claimed, are tested by a one-sided paired t-test at 5 %: *held* where they are above zero, *not
+held* where they are below zero (the contrary is shown), *not decided* otherwise or with fewer than two seeds. With
+three seeds a difference must be about three times its standard error to be decided; a test of so few numbers rests on
+their being roughly normal, and says nothing of other splits or data.
+
+A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
+their number; `most` holds where more than half hold, and fails where at least half fail.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import product
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from fedstill.core.errors import UsageError, unknown
+from fedstill.experiment.reproduce import Number
+from fedstill.experiment.table_metrics import Beyond, described
+
+LEVEL = 0.05
+Verdict = Literal["held", "not held", "not decided"]
+RELATIONS = ("better", "top", "grows", "is")
+_KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of its table.
+
+    `better`: each of `left` is better than each of `right`, in each column and metric. `top`: the best of `left` is
+    among the first `places`. `grows`: `left` is further ahead of `right` in the second of two columns than in the
+    first. `is`: the metric of `left` is `value` in every seed.
+    """
+
+    text: str
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    relation: str
+    metrics: tuple[str, ...]
+    columns: tuple[str, ...]
+    hold: str
+    places: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One comparison: its differences over seeds (positive is as claimed), their interval, and the two p-values."""
+
+    text: str
+    differences: tuple[float, ...]
+    mean: float | None
+    interval: tuple[float, float] | None
+    """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides."""
+    p: float | None
+    """Of differences like these, or further above zero, were there none."""
+    contrary: float | None
+    """The same, below zero."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the two one-sided tests."""
+        if self.p is None or self.contrary is None:
+            return "not decided"
+        return "held" if self.p < LEVEL else "not held" if self.contrary < LEVEL else "not decided"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with its verdict and the statements it rests on."""
+
+    claim: Claim
+    verdict: Verdict
+    statements: tuple[Statement, ...]
+
+    @property
+    def p(self) -> float | None:
+        """Of a claim over every statement, the largest p-value; None where there is none."""
+        known = [s.p for s in self.statements if s.p is not None]
+        return max(known) if known and len(known) == len(self.statements) else None
+
+    @property
+    def evidence(self) -> str:
+        """A line on what the verdict rests on."""
+        seeds = {len(s.differences) for s in self.statements}
+        count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)}–{max(seeds)}" if seeds else "no"
+        if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
+            (low, high), mean = self.statements[0].interval, self.statements[0].mean
+            return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count} seeds"
+        each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
+        worst = f", largest p = {self.p:.3g}" if self.p is not None and self.claim.relation != "is" else ""
+        return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count} seeds"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "claim": self.claim.text,
+            "verdict": self.verdict,
+            "p": self.p,
+            "statements": [
+                {"text": s.text, "verdict": s.verdict, "mean": s.mean, "interval": s.interval, "p": s.p,
+                 "differences": list(s.differences)}
+                for s in self.statements
+            ],
+        }  # fmt: skip
+
+
+def claims(name: str, content: Mapping[str, Any]) -> list[Claim]:
+    """A preset's claims, checked: every label and metric is one of the table."""
+    rows = [row["label"] for row in content["rows"]]
+    columns = [column["label"] for column in content["columns"]]
+    return [_claim(name, entry, rows, columns, content["metrics"]) for entry in content.get("claims", [])]
+
+
+def _claim(
+    name: str, entry: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
+) -> Claim:
+    for key in entry:
+        if key not in _KEYS:
+            raise unknown(f"key of a claim of {name}", key, _KEYS)
+    relation = entry.get("relation", "better")
+    if relation not in RELATIONS:
+        raise unknown(f"relation in a claim of {name}", relation, RELATIONS)
+    if entry.get("hold", "every") not in ("every", "most"):
+        raise UsageError(f"{name}: hold = {entry['hold']!r}: must be every or most")
+    left = _labels(name, entry.get("left", ()), rows)
+    right = tuple(label for label in _labels(name, entry.get("right", ()), rows) if label not in left)
+    chosen = _labels(name, entry.get("columns", ("*",)), columns)
+    known = set(metrics)
+    for metric in entry.get("metrics", metrics):
+        if metric not in known:
+            raise unknown(f"metric in a claim of {name}", metric, known)
+    wrong = _misfit(relation, left, right, chosen, entry)
+    if wrong:
+        raise UsageError(f"{name}, claim {entry.get('text', '')!r}: {wrong}")
+    text, asked = " ".join(str(entry["text"]).split()), tuple(entry.get("metrics", metrics))
+    hold, places = entry.get("hold", "every"), int(entry.get("places", 1))
+    return Claim(text, left, right, relation, asked, chosen, hold, places, entry.get("value"))
+
+
+def _misfit(
+    relation: str, left: Sequence[str], right: Sequence[str], columns: Sequence[str], entry: Mapping[str, Any]
+) -> str:
+    if not entry.get("text") or not left:
+        return "needs a text and left"
+    if relation == "is":
+        return "" if "value" in entry else "relation is: needs a value"
+    if relation == "grows" and len(columns) != 2:
+        return "relation grows: needs two columns"
+    return "" if right else f"relation {relation}: needs right"
+
+
+def _labels(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The labels that are wanted, in the table's order; * and ? are allowed."""
+    patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+    for pattern in patterns:
+        if not any(fnmatchcase(label, pattern) for label in known):
+            raise unknown(f"label in a claim of {name}", pattern, known)
+    return tuple(label for label in known if any(fnmatchcase(label, pattern) for pattern in patterns))
+
+
+Cells = Mapping[tuple[str, str, str], Mapping[int, float]]
+"""Row, column, metric → seed → value."""
+
+
+def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement]:
+    """Every claim with its verdict over these numbers."""
+    cells = {(n.row, n.column, n.metric): _values(n) for n in numbers}
+    found = []
+    for claim in wanted:
+        statements = tuple(_statements(claim, cells))
+        found.append(Judgement(claim, _verdict(claim, statements), statements))
+    return found
+
+
+def _values(number: Number) -> dict[int, float]:
+    """A cell's values by seed; a target that was not reached in T rounds counts as T + 1."""
+    pairs = zip(number.seeds, number.ours, strict=False)
+    known = [(seed, v.rounds + 1.0 if isinstance(v, Beyond) else v) for seed, v in pairs]
+    return {seed: value for seed, value in known if value is not None}
+
+
+def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
+    for metric in claim.metrics:
+        sign = described(metric).direction
+
+        def of(row: str, column: str, metric: str = metric, sign: int = sign) -> dict[int, float]:
+            return {seed: sign * value for seed, value in cells.get((row, column, metric), {}).items()}
+
+        if claim.relation == "grows":
+            first, second = claim.columns
+            for row, other in product(claim.left, claim.right):
+                gaps = [_less(of(row, column), of(other, column)) for column in (first, second)]
+                yield compared(f"{row} over {other}, {first} → {second}, {metric}", _less(gaps[1], gaps[0]))
+            continue
+        for column in claim.columns:
+            if claim.relation == "is":
+                for row in claim.left:
+                    yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)
+            elif claim.relation == "top":
+                best = _combined([of(row, column) for row in claim.left], 1)
+                rival = _combined([of(row, column) for row in claim.right], claim.places)
+                yield compared(f"first {claim.places}, {column}, {metric}", _less(best, rival))
+            else:
+                for row, other in product(claim.left, claim.right):
+                    yield compared(f"{row} over {other}, {column}, {metric}", _less(of(row, column), of(other, column)))
+
+
+def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
+    """Left less right, of the seeds that both have."""
+    return {seed: left[seed] - right[seed] for seed in left if seed in right}
+
+
+def _combined(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, float]:
+    """The value in a place (1: the best) among these rows, of the seeds that all of them have."""
+    seeds = set.intersection(*(set(row) for row in rows)) if rows else set()
+    return {
+        seed: sorted((row[seed] for row in rows), reverse=True)[min(place, len(rows)) - 1] for seed in sorted(seeds)
+    }
+
+
+def compared(text: str, differences: Mapping[int, float]) -> Statement:
+    """A statement from its differences by seed: one-sided paired t-tests both ways, and the 90 % interval.
+
+    By hand, for differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.464 with 2 degrees of freedom.
+
+        >>> found = compared("x", {1: 1.0, 2: 2.0, 3: 3.0})
+        >>> round(found.p, 4), found.verdict, [round(end, 3) for end in found.interval]
+        (0.0371, 'held', [0.314, 3.686])
+    """
+    from scipy import stats
+
+    values = [differences[seed] for seed in sorted(differences)]
+    if len(values) < 2:
+        return Statement(text, tuple(values), values[0] if values else None, None, None, None)
+    mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
+    if error < 1e-12:  # no spread: nothing to test, nothing to doubt
+        sure = 0.0 if abs(mean) > 1e-12 else 0.5
+        p, contrary = (sure, 1 - sure) if mean >= 0 else (1 - sure, sure)
+        return Statement(text, tuple(values), mean, (mean, mean), p, contrary)
+    known = stats.t(len(values) - 1)
+    p, reach = float(known.sf(mean / error)), float(known.ppf(1 - LEVEL)) * error
+    return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, 1 - p)
+
+
+def _equal(text: str, values: Mapping[int, float], wanted: float | None) -> Statement:
+    """Is the value what is claimed, in every seed? One seed in which it is not refutes it."""
+    off = tuple(abs(values[seed] - (wanted or 0.0)) for seed in sorted(values))
+    if len(off) < 2 and not any(off):
+        return Statement(text, off, None, None, None, None)
+    wrong = any(difference > 1e-9 for difference in off)
+    return Statement(text, off, max(off), None, 1.0 if wrong else 0.0, 0.0 if wrong else 1.0)
+
+
+def _verdict(claim: Claim, statements: Sequence[Statement]) -> Verdict:
+    if not statements:
+        return "not decided"
+    held = sum(s.verdict == "held" for s in statements)
+    if claim.hold == "most":
+        failed = sum(s.verdict == "not held" for s in statements)
+        return "held" if 2 * held > len(statements) else "not held" if 2 * failed >= len(statements) else "not decided"
+    if held == len(statements):
+        return "held"
+    least = min((s.contrary for s in statements if s.contrary is not None), default=math.inf)
+    return "not held" if least * len(statements) < LEVEL else "not decided"

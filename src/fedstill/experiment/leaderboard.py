@@ -1,0 +1,205 @@
+"""The leaderboard: every method on the same tasks, from records alone; ranks, and how far apart they must be to count.
+
+Methods that give one model to everybody and methods that give each client its own stand in leagues of their own: on
+clients whose classes differ, a personal model is examined on far fewer classes, and its AMP is another quantity.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedstill.experiment.config import experiment
+from fedstill.experiment.presets import Preset
+from fedstill.experiment.records import Archive, Record
+from fedstill.experiment.reproduce import Entry, plan
+from fedstill.experiment.run import start
+from fedstill.experiment.table_metrics import described, which
+
+TIMES = (1, 3, 10)
+"""What a documented rate is multiplied with in tuning: as many trials for every method."""
+TUNING_SEED = 101
+"""Apart from the seeds that are reported."""
+TUNING_ROUNDS = 10
+"""A third of the board's: a rate that is too small or too large shows early."""
+METRICS = ("amp", "fm", "wlp", "accuracy")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A method on a task: each metric's mean over the seeds, with bytes and processor time of a round."""
+
+    metrics: Mapping[str, float]
+    records: tuple[Record, ...]
+    bytes: float
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method on the board."""
+
+    method: str
+    scores: Mapping[str, Score]
+    """Task → score; a task that was not run is not there."""
+    ranks: Mapping[str, float]
+    """Task → place by AMP among those of its league, 1 the best, shared places averaged."""
+    bytes: float | None
+    """Bytes of a round, both ways, relative to FedAvg's: the geometric mean over tasks."""
+    time: float | None
+    """Processor time of a round relative to FedAvg's, likewise."""
+
+    @property
+    def rank(self) -> float | None:
+        """The mean rank over the tasks."""
+        return fmean(self.ranks.values()) if self.ranks else None
+
+    @property
+    def worst(self) -> float | None:
+        """The worst rank over the tasks."""
+        return max(self.ranks.values(), default=None)
+
+
+@dataclass(frozen=True)
+class League:
+    """Methods whose models are of one kind, best mean rank first."""
+
+    name: str
+    standings: tuple[Standing, ...]
+    tasks: tuple[str, ...]
+    """The tasks by which they are ranked: those that all of them have run."""
+    critical: float | None
+    """Mean ranks that differ by less than this do not differ (Nemenyi, 5 %)."""
+    friedman: float | None
+    """p-value of "all methods are alike" (Friedman)."""
+
+
+def leagues(preset: Preset, archive: Archive, seeds: int = 3) -> list[League]:
+    """The board from the records: the leagues of shared and of personal models."""
+    scores: dict[str, dict[str, Score]] = {}
+    kinds: dict[str, str] = {}
+    for entry in plan(preset, Path("."), seeds=seeds):
+        score, kind = _score(entry, archive)
+        scores.setdefault(entry.cell.row, {})
+        if score is not None:
+            scores[entry.cell.row][entry.cell.column] = score
+            kinds[entry.cell.row] = kind
+    usual = scores.get("fedavg", {})
+    tasks = [column["label"] for column in preset.content["columns"]]
+    found = []
+    for name in ("one model for all", "a model for each client"):
+        inside = {method: scores[method] for method, kind in kinds.items() if kind == name}
+        if inside:
+            found.append(_league(name, inside, tasks, usual))
+    return found
+
+
+def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
+    """A cell's score over the seeds that have a record, and its league; nothing unless there is one."""
+    pairs = [(job, archive.find(job.plan)) for job in entry.jobs]
+    records = [(record, record.result(job.plan.rounds)) for job, record in pairs if record is not None]
+    if not records:
+        return None, ""
+    model = which(records[0][1], entry.cell.model)[0]
+    metrics = {}
+    for metric in METRICS:
+        known = [result.last(model).get(metric) for _, result in records]
+        if all(value is not None for value in known):
+            metrics[metric] = fmean(value for value in known if value is not None)
+    sent = fmean(sum(result.bytes().values()) / len(result.rows) for _, result in records)
+    spent = [r.cpu_seconds / int(r.experiment["rounds"]) for r, _ in records if r.cpu_seconds]
+    kind = "a model for each client" if model == "personal" else "one model for all"
+    return Score(metrics, tuple(record for record, _ in records), sent, fmean(spent) if spent else None), kind
+
+
+def _league(
+    name: str, inside: Mapping[str, Mapping[str, Score]], tasks: Sequence[str], usual: Mapping[str, Score]
+) -> League:
+    common = tuple(task for task in tasks if all(task in scores for scores in inside.values()))
+    ranked = {
+        task: ranks({method: scores[task].metrics["amp"] for method, scores in inside.items()}) for task in common
+    }
+    standings = [
+        Standing(
+            method,
+            scores,
+            {task: ranked[task][method] for task in common},
+            _relative(scores, usual, lambda score: score.bytes),
+            _relative(scores, usual, lambda score: score.seconds),
+        )
+        for method, scores in inside.items()
+    ]
+    standings.sort(key=lambda s: (s.rank is None, s.rank, s.method))
+    critical, friedman = differences([[ranked[task][method] for task in common] for method in inside])
+    return League(name, tuple(standings), common, critical, friedman)
+
+
+def ranks(values: Mapping[str, float]) -> dict[str, float]:
+    """Places by value, 1 for the largest; who is level shares the mean of the places.
+
+    >>> ranks({"a": 0.5, "b": 0.9, "c": 0.5})
+    {'a': 2.5, 'b': 1.0, 'c': 2.5}
+    """
+    ordered = sorted(values.values(), reverse=True)
+    return {
+        name: fmean(place for place, other in enumerate(ordered, 1) if other == value) for name, value in values.items()
+    }
+
+
+def differences(table: Sequence[Sequence[float]], level: float = 0.05) -> tuple[float | None, float | None]:
+    """Nemenyi's critical difference of mean ranks and Friedman's p-value, for methods × tasks of ranks.
+
+    CD = q √(k (k + 1) / (6 N)), q the studentised range over √2. By hand for k = 3 methods and N = 4 tasks: q = 2.343,
+    CD = 2.343 √(12 / 24) = 1.657.
+
+        >>> round(differences([[1, 1, 1, 2], [2, 2, 2, 1], [3, 3, 3, 3]])[0], 3)
+        1.657
+    """
+    from scipy import stats
+
+    k, n = len(table), len(table[0]) if table else 0
+    if k < 2 or n < 1:
+        return None, None
+    q = float(stats.studentized_range.ppf(1 - level, k, math.inf)) / math.sqrt(2)
+    p = float(stats.friedmanchisquare(*table).pvalue) if k > 2 and n > 1 else math.nan
+    return q * math.sqrt(k * (k + 1) / (6 * n)), None if math.isnan(p) else p
+
+
+def _relative(
+    scores: Mapping[str, Score], usual: Mapping[str, Score], of: Callable[[Score], float | None]
+) -> float | None:
+    ratios = []
+    for task, score in scores.items():
+        mine, theirs = of(score), of(usual[task]) if task in usual else None
+        if mine and theirs:
+            ratios.append(math.log(mine / theirs))
+    return math.exp(fmean(ratios)) if ratios else None
+
+
+def tuned(
+    preset: Preset, rows: Sequence[str] = (), tell: Callable[[str], None] = lambda text: None
+) -> dict[str, float]:
+    """The rate of every method that has the best AMP on the first task after `TUNING_ROUNDS`, seed `TUNING_SEED`.
+
+    Each method has as many trials: `TIMES` its documented rate. `rows` chooses methods; `tell` gets a line for each.
+    """
+    first = preset.content["columns"][0]["label"]
+    found = {}
+    for cell in preset.cells():
+        if cell.column != first or (rows and cell.row not in rows):
+            continue
+        documented: Any = experiment({"method": {"name": cell.settings["method"]["name"]}}).method
+        trials: dict[float, float] = {}
+        for times in TIMES:
+            rate = float(f"{documented.lr * times:.6g}")
+            method = {**cell.settings["method"], "lr": rate}
+            short = {"rounds": TUNING_ROUNDS, "evaluate_every": TUNING_ROUNDS, "workers": "inline"}
+            settings = {**cell.settings, **short, "method": method, "seed": TUNING_SEED}
+            result = start(experiment(settings), out=None)
+            amp = result.last(which(result, cell.model)[0])["amp"]
+            trials[rate] = described("amp").direction * amp if amp == amp else -math.inf
+        found[cell.row] = max(trials, key=lambda rate: trials[rate])
+        tell(f"{cell.row}: " + ", ".join(f"{rate:g} → {amp:.4f}" for rate, amp in trials.items()))
+    return found

@@ -1,0 +1,43 @@
+"""A paper's claims with their verdicts: in the terminal, on the page, and as Markdown."""
+
+from collections.abc import Sequence
+from html import escape
+
+from fedstill.experiment.claims import Judgement
+from fedstill.report import sections
+
+MARKS = {"held": "✓", "not held": "✗", "not decided": "?"}
+RULE = (
+    "A statement compares cells seed by seed. One-sided paired t-tests at 5 %: held where the differences are as "
+    "claimed, not held where the contrary is shown, not decided otherwise. With three seeds only clear differences are "
+    "decided."
+)
+
+
+def lines(judgements: Sequence[Judgement]) -> list[str]:
+    """A line for each claim: verdict, claim, evidence."""
+    return [f"{MARKS[j.verdict]} {j.verdict}: {j.claim.text} ({j.evidence})" for j in judgements]
+
+
+def section(judgements: Sequence[Judgement]) -> str:
+    """The page's section on claims; empty where a preset makes none."""
+    if not judgements:
+        return ""
+    body = []
+    for judgement in judgements:
+        each = "".join(
+            f"<li>{escape(s.text)}: {escape(s.verdict)}{f', p = {s.p:.3g}' if s.p is not None else ''}</li>"
+            for s in judgement.statements
+        )
+        told = f"<details><summary>{escape(judgement.evidence)}</summary><ul>{each}</ul></details>"
+        verdict = f"{MARKS[judgement.verdict]} {judgement.verdict}"
+        cells = sections.cell(escape(verdict), "name") + sections.cell(escape(judgement.claim.text), "left")
+        body.append(f'<tr data-verdict="{judgement.verdict}">{cells}{sections.cell(told, "left")}</tr>')
+    table = sections.table(["verdict", "claim", "evidence"], body, left=(1, 2))
+    return sections.section("claims", "The paper's claims", table, about=escape(RULE))
+
+
+def markdown(judgements: Sequence[Judgement]) -> str:
+    """A Markdown table of claims."""
+    rows = [f"| {MARKS[j.verdict]} {j.verdict} | {j.claim.text} | {j.evidence} |" for j in judgements]
+    return "\n".join(["| verdict | claim | evidence |", "|---|---|---|", *rows])

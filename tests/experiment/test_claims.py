@@ -1,0 +1,140 @@
+"""Claims over a table's cells: what is compared, by which test, and the verdict."""
+
+from typing import Any
+
+import pytest
+
+from fedstill.core.errors import UsageError
+from fedstill.experiment.claims import Claim, claims, compared, judged
+from fedstill.experiment.presets import presets, read_preset
+from fedstill.experiment.reproduce import Number
+from fedstill.experiment.table_metrics import Beyond
+
+TABLE: dict[str, Any] = {
+    "rows": [{"label": "A"}, {"label": "B"}, {"label": "C"}],
+    "columns": [{"label": "x"}, {"label": "y"}],
+    "metrics": ["amp", "fm", "rounds_to:fedavg"],
+}
+
+
+def made(**entry: Any) -> Claim:
+    return claims(
+        "tiny", {**TABLE, "claims": [{"text": "so", "left": "A", "right": "B", "metrics": ["amp"], **entry}]}
+    )[0]
+
+
+def number(row: str, column: str, values: list[Any], metric: str = "amp") -> Number:
+    return Number(row, column, metric, values, None, "", list(range(1, len(values) + 1)))
+
+
+def verdict(claim: Claim, *numbers: Number) -> str:
+    return judged([claim], numbers)[0].verdict
+
+
+def test_a_paired_test_sees_what_the_means_alone_do_not() -> None:
+    """A is above B by 1, 2 and 3 hundredths (t = 3.46, p = .037), while both spread over thirty."""
+    a, b = number("A", "x", [0.51, 0.62, 0.83]), number("B", "x", [0.50, 0.60, 0.80])
+    claim = made(columns=["x"])
+    assert verdict(claim, a, b) == "held"
+    found = judged([claim], [a, b])[0]
+    assert found.p == pytest.approx(0.0371, abs=1e-4)
+    assert "mean difference 0.02 [0.003141, 0.03686], p = 0.0371, 3 seeds" in found.evidence
+    assert verdict(made(left="B", right="A", columns=["x"]), a, b) == "not held"
+
+
+def test_one_seed_decides_nothing_and_neither_does_a_difference_within_the_spread() -> None:
+    assert verdict(made(columns=["x"]), number("A", "x", [0.9]), number("B", "x", [0.1])) == "not decided"
+    assert verdict(made(columns=["x"]), number("A", "x", [0.5, 0.7]), number("B", "x", [0.6, 0.5])) == "not decided"
+    assert verdict(made(columns=["x"])) == "not decided"  # nothing was run
+
+
+def test_seeds_are_paired_by_their_number() -> None:
+    """Seed 1 of A has no partner: the differences are those of seeds 2 and 3."""
+    b = Number("B", "x", "amp", [0.5, 0.6], None, "", [2, 3])
+    found = judged([made(columns=["x"])], [number("A", "x", [0.1, 0.6, 0.7]), b])[0]
+    assert found.statements[0].differences == pytest.approx((0.1, 0.1))
+
+
+def test_less_is_better_where_the_metric_says_so() -> None:
+    a, b = number("A", "x", [1e-3, 2e-3, 3e-3], "fm"), number("B", "x", [4e-3, 6e-3, 7e-3], "fm")
+    assert verdict(made(metrics=["fm"], columns=["x"]), a, b) == "held"
+
+
+def test_every_needs_all_and_most_more_than_half() -> None:
+    up = [number("A", "x", [0.5, 0.6, 0.7]), number("B", "x", [0.4, 0.5, 0.6])]
+    down = [number("A", "y", [0.1, 0.2, 0.31]), number("B", "y", [0.4, 0.5, 0.6])]
+    level = [number("A", "y", [0.5, 0.4, 0.6]), number("B", "y", [0.4, 0.5, 0.6])]
+    assert verdict(made(), *up, *down) == "not held"
+    assert verdict(made(), *up, *level) == "not decided"
+    assert verdict(made(hold="most"), *up, *level) == "not decided"  # one of two is no majority
+    third = [number("C", "x", [0.1, 0.1, 0.2]), number("C", "y", [0.1, 0.1, 0.2])]
+    assert verdict(made(right=["B", "C"], hold="most"), *up, *level, *third) == "held"  # three of four
+
+
+def test_top_compares_the_best_with_the_last_rival_who_may_be_above_it() -> None:
+    """C leads; A is second of all: among the first two, not the first."""
+    cells = [number("A", "x", [0.5, 0.6, 0.7]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
+    assert verdict(made(relation="top", right=["*"], places=2, columns=["x"]), *cells) == "held"
+    assert verdict(made(relation="top", right=["*"], places=1, columns=["x"]), *cells) == "not held"
+
+
+def test_grows_compares_the_gap_in_two_columns() -> None:
+    """From x to y A's lead over B grows from .1 to .3."""
+    cells = [
+        number("A", "x", [0.5, 0.6]),
+        number("B", "x", [0.4, 0.5]),
+        number("A", "y", [0.5, 0.6]),
+        number("B", "y", [0.2, 0.3]),
+    ]
+    assert verdict(made(relation="grows", columns=["x", "y"]), *cells) == "held"
+    assert verdict(made(relation="grows", left="B", right="A", columns=["x", "y"]), *cells) == "not held"
+
+
+def test_a_value_that_is_claimed_is_refuted_by_one_seed() -> None:
+    claim = made(relation="is", value=1, metrics=["rounds_to:fedavg"], columns=["x"])
+    assert verdict(claim, number("A", "x", [1.0, 1.0], "rounds_to:fedavg")) == "held"
+    assert verdict(claim, number("A", "x", [1.0, 2.0], "rounds_to:fedavg")) == "not held"
+    assert verdict(claim, number("A", "x", [1.0], "rounds_to:fedavg")) == "not decided"
+
+
+def test_a_target_that_was_not_reached_is_later_than_the_last_round() -> None:
+    a, b = (
+        number("A", "x", [20.0, 30.0], "rounds_to:fedavg"),
+        number("B", "x", [Beyond(50), Beyond(60)], "rounds_to:fedavg"),
+    )
+    found = judged([made(metrics=["rounds_to:fedavg"], columns=["x"])], [a, b])[0]
+    assert found.statements[0].differences == (31.0, 31.0)
+    assert found.verdict == "held"
+
+
+def test_level_differences_are_not_decided() -> None:
+    assert compared("x", {1: 0.0, 2: 0.0}).verdict == "not decided"
+
+
+@pytest.mark.parametrize(
+    ("entry", "word"),
+    [
+        ({"left": "Z"}, "unknown label in a claim of tiny 'Z'"),
+        ({"metrics": ["wlp"]}, "unknown metric in a claim of tiny 'wlp'"),
+        ({"relation": "beter"}, "unknown relation in a claim of tiny 'beter'; did you mean better"),
+        ({"relation": "grows", "columns": ["x"]}, "needs two columns"),
+        ({"relation": "is"}, "needs a value"),
+        ({"right": "A"}, "relation better: needs right"),
+        ({"hold": "all"}, "must be every or most"),
+        ({"where": "x"}, "unknown key of a claim of tiny 'where'"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_claim_is_an_error(entry: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        made(**entry)
+
+
+@pytest.mark.parametrize("name", [n for n in presets() if read_preset(n).content.get("claims")])
+def test_every_claim_of_a_preset_is_over_its_cells(name: str) -> None:
+    preset = read_preset(name)
+    cells = {(cell.row, cell.column): set(cell.metrics) for cell in preset.cells()}
+    for claim in claims(name, preset.content):
+        for row in (*claim.left, *claim.right):
+            for column in claim.columns:
+                assert set(claim.metrics) <= cells.get((row, column), set(claim.metrics))
+        assert any((row, column) in cells for row in claim.left for column in claim.columns)

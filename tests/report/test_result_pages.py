@@ -1,0 +1,183 @@
+"""Leaderboard and pages made from records: every number of a page is one of a record."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedstill import cli
+from fedstill.core.errors import UsageError
+from fedstill.experiment.leaderboard import leagues, ranks, tuned
+from fedstill.experiment.presets import read_preset
+from fedstill.experiment.records import Archive, record_of
+from fedstill.experiment.reproduce import plan
+from fedstill.experiment.run import start
+from fedstill.report import leaderboard, result_pages
+from fedstill.report.ranks import cliques
+
+ROOT = Path(__file__).parents[2]
+
+BOARD = """
+title = "A tiny board"
+kind = "table"
+metrics = ["amp", "fm", "wlp", "accuracy"]
+[base]
+data = "digits"
+samples = 300
+clients = 4
+active = 0.5
+rounds = 2
+evaluate_every = 2
+model = "mlp"
+[[rows]]
+label = "fedavg"
+method = { name = "fedavg", lr = 0.1, epochs = 1 }
+[[rows]]
+label = "fedprox"
+method = { name = "fedprox", lr = 0.1, epochs = 1 }
+[[rows]]
+label = "local"
+method = { name = "local", lr = 0.1, epochs = 1 }
+[[columns]]
+label = "α = 1"
+set = { partition = { name = "dirichlet", alpha = 1.0 } }
+[[columns]]
+label = "α = 0.1"
+set = { partition = { name = "dirichlet", alpha = 0.1 } }
+[[claims]]
+text = "FedAvg is better than FedProx"
+left = "fedavg"
+right = "fedprox"
+metrics = ["amp"]
+"""
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Archive]:
+    room = tmp_path_factory.mktemp("board")
+    file = room / "tiny.toml"
+    file.write_text(BOARD)
+    archive = Archive(room / "results")
+    for entry in plan(read_preset(str(file)), room, seeds=2):
+        for job in entry.jobs:
+            start(job.plan, out=job.path.parent, name=job.path.name)
+            archive.add(record_of(job.path, f"tiny · {entry.cell.row} × {entry.cell.column}", cpu_seconds=1.0))
+    return str(file), archive
+
+
+def test_methods_are_ranked_within_their_league_over_tasks_all_have_run(board: tuple[str, Archive]) -> None:
+    file, archive = board
+    shared, personal = leagues(read_preset(file), archive)
+    assert (shared.name, {s.method for s in shared.standings}) == ("one model for all", {"fedavg", "fedprox"})
+    assert [s.method for s in personal.standings] == ["local"]
+    assert shared.tasks == ("α = 1", "α = 0.1")
+    first = shared.standings[0]
+    for task in shared.tasks:
+        assert sum(s.ranks[task] for s in shared.standings) == 3  # 1 + 2, or 1.5 twice
+        amps = [record.curves["active"]["amp"][-1] for record in first.scores[task].records]
+        assert first.scores[task].metrics["amp"] == pytest.approx(sum(a for a in amps if a is not None) / 2)
+    fedavg = next(s for s in shared.standings if s.method == "fedavg")
+    assert (fedavg.bytes, fedavg.time) == (1.0, 1.0)
+    assert personal.standings[0].bytes is None or personal.standings[0].bytes < 1  # nothing is sent
+
+
+def test_a_task_that_one_method_lacks_ranks_nobody(board: tuple[str, Archive], tmp_path: Path) -> None:
+    file, archive = board
+    fewer = Archive(tmp_path)
+    for record in archive:
+        if not (record.experiment["method"]["name"] == "fedprox" and record.experiment["partition"]["alpha"] == 1.0):
+            fewer.add(record)
+    shared = leagues(read_preset(file), fewer)[0]
+    assert shared.tasks == ("α = 0.1",)
+
+
+def test_ranks_and_bars_by_hand() -> None:
+    """Places 1, 2.5, 2.5; bars join 1.0–1.5 and 1.5–2.4 where the difference is 1."""
+    assert ranks({"a": 3.0, "b": 1.0, "c": 1.0}) == {"a": 1.0, "b": 2.5, "c": 2.5}
+    assert cliques([2.4, 1.0, 1.5, 4.0], 1.0) == [(1.0, 1.5), (1.5, 2.4)]
+    assert cliques([1.0, 2.0, 3.0], 5.0) == [(1.0, 3.0)]
+
+
+def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
+    board: tuple[str, Archive], tmp_path: Path
+) -> None:
+    file, archive = board
+    found = leagues(read_preset(file), archive)
+    text = leaderboard.page(read_preset(file), found, tmp_path / "board.html").read_text()
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+    record = found[0].standings[0].scores["α = 1"].records[0]
+    assert f"# {record.id}" in text
+    assert "--alpha" in text or "alpha = 1.0" in text
+    assert 'class="board"' in text
+    assert "critical difference" in leaderboard.page(read_preset(file), found, tmp_path / "b.html").read_text().lower()
+
+
+def test_a_page_that_says_something_else_than_the_records_is_found_and_mended(
+    board: tuple[str, Archive], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, archive = board
+    page = tmp_path / "page.md"
+    page.write_text(
+        f"before\n<!-- results table {file} columns='α = 1' -->\ntyped by hand\n<!-- end of results -->\n"
+        f"<!-- results claims {file} -->\n<!-- end of results -->\n"
+        f"<!-- results leaderboard {file} -->\n<!-- end of results -->\nafter\n"
+    )
+    words = ["results", "pages", str(page), "--results", str(archive.folder)]
+    for extra, code in ((["--check"], 1), ([], 0), (["--check"], 0)):
+        with pytest.raises(SystemExit) as left:
+            cli.main([*words, *extra])
+        assert left.value.code == code
+    text = page.read_text()
+    amps = [r.curves["active"]["amp"][-1] for r in archive if r.cell == "tiny · fedavg × α = 1"]
+    mean = 100 * sum(a for a in amps if a is not None) / 2
+    assert f"| fedavg | {mean:.2f} ±" in text
+    assert "typed by hand" not in text
+    assert re.search(
+        r"\| FedAvg is better than FedProx \| \d of 2 held, \d not, largest p = [\d.e-]+, 2 seeds \|", text
+    )
+    assert "**One model for all**" in text
+    assert (text.startswith("before\n"), text.endswith("after\n")) == (True, True)
+    first = archive.records[0]
+    other = Archive(tmp_path / "other")
+    for record in archive:
+        curves = {m: {k: [0.5 for _ in v] for k, v in c.items()} for m, c in record.curves.items()}
+        other.add(replace(record, curves=curves) if record is first else record)
+    assert result_pages.stale([page], other) == [page]
+
+
+def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive]) -> None:
+    _, archive = board
+    with pytest.raises(UsageError, match="unknown kind of results 'tabel'; did you mean table"):
+        result_pages.remade("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n", archive)
+    with pytest.raises(UsageError, match="has no `<!-- end of results -->`"):
+        result_pages.remade("<!-- results table fedkf/table5 -->\n", archive)
+
+
+def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tuple[str, Archive]) -> None:
+    told: list[str] = []
+    rates = tuned(read_preset(board[0]), ["fedavg"], told.append)
+    trials = dict(part.split(" → ") for part in told[0].removeprefix("fedavg: ").split(", "))
+    assert sorted(map(float, trials)) == [0.01, 0.03, 0.1]
+    assert rates == {"fedavg": float(max(trials, key=lambda rate: float(trials[rate])))}
+
+
+def test_the_claims_are_judged_from_records_on_the_command_line(
+    board: tuple[str, Archive], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, archive = board
+    with pytest.raises(SystemExit):
+        cli.main(["results", "table", file, "--results", str(archive.folder), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (claim,) = found["claims"]
+    assert claim["verdict"] in ("held", "not held", "not decided")
+    assert len(claim["statements"]) == 2
+    assert all(len(s["differences"]) == 2 for s in claim["statements"])
+
+
+def test_every_page_says_what_the_records_say() -> None:
+    """`make results` writes them."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    assert result_pages.stale(pages, Archive(ROOT / "results")) == []
