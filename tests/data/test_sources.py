@@ -315,7 +315,10 @@ def test_wrong_names_and_paths(tmp_path):
     assert told("no/such/place") == "no/such/place: no such file or folder"
     assert told("nothing.npz") == "nothing.npz: no such file or folder"
     (tmp_path / "notes.txt").write_text("hello")
-    assert told(tmp_path / "notes.txt") == f"{tmp_path / 'notes.txt'}: neither a folder nor a file of .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet, .jsonl, .ndjson, .jsonl.gz"
+    assert (
+        told(tmp_path / "notes.txt")
+        == f"{tmp_path / 'notes.txt'}: neither a folder nor a file of .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet, .jsonl, .ndjson, .jsonl.gz"
+    )
 
 
 def test_found_says_where(home, monkeypatch):
