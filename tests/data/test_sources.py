@@ -315,10 +315,8 @@ def test_wrong_names_and_paths(tmp_path):
     assert told("no/such/place") == "no/such/place: no such file or folder"
     assert told("nothing.npz") == "nothing.npz: no such file or folder"
     (tmp_path / "notes.txt").write_text("hello")
-    assert (
-        told(tmp_path / "notes.txt")
-        == f"{tmp_path / 'notes.txt'}: neither a folder nor a file of .npz, .csv, .tsv, .csv.gz, .tsv.gz, .parquet, .jsonl, .ndjson, .jsonl.gz"
-    )
+    wrong = f"{tmp_path / 'notes.txt'}: neither a folder nor a file of .npz, .csv"
+    assert told(tmp_path / "notes.txt").startswith(wrong)
 
 
 def test_found_says_where(home, monkeypatch):
