@@ -53,6 +53,9 @@ def run(
         typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]", autocompletion=names("partitions")),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="End the run after this many evaluated rounds without a better AMP.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream. [1]")] = None,
     samples: Annotated[int | None, typer.Option(help="Stratified subset of this many training samples.")] = None,
     model: Annotated[
@@ -125,7 +128,8 @@ def run(
     plan = read_plan(what)
     given = {
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
-        "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
+        "patience": patience, "seed": seed, "samples": samples, "model": model, "public": _number(public),
+        "local_test": local_test,
         "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
         "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
         "kind": kind, "resize": resize,
