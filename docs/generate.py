@@ -139,7 +139,7 @@ def settings() -> str:
     """Every field of the experiment and of everything registered, with default and meaning."""
     parts = [
         "# Settings\n\nEvery setting, from its field. `--set name=value` gives it on the command line; in a file "
-        "it is a line of its own, or of its part's table. Methods' settings stand on [their pages](../methods/index.md).\n",
+        "it is a line, or one of its part's table. Those of methods stand on [their pages](../methods/index.md).\n",
         "## The experiment\n",
         fields(catalogue.settings_of(Experiment)),
     ]
@@ -168,9 +168,7 @@ def python_names() -> str:
     values = [name for name in sorted(homes) if homes[name] == "fedstill.methods"]
     parts = ["# Python\n\n```python\nimport fedstill as fs\n```\n"]
     parts += [f"## fs.{name}\n\n::: {homes[name]}.{name}\n" for name in sorted(homes) if name not in values]
-    parts.append(
-        "## Methods\n\nEach is a class whose fields are its settings; [their pages](../methods/index.md) have them all.\n"
-    )
+    parts.append("## Methods\n\nEach is a class whose fields are its settings: see [its page](../methods/index.md).\n")
     parts += [f"- `fs.{name}`: {about(getattr(fedstill, name))}" for name in values]
     return "\n".join(parts)
 

@@ -14,10 +14,15 @@ from fedstill.core.registry import Registry
 Registry.announce("transport", "flower-simulation", "fedstill.flower.simulation")
 Registry.announce("view of a result", "curves", "fedstill.report.figures.plots")
 Registry.announce("view of a result", "notebook", "fedstill.report.notebook")
+Registry.announce("view of a result", "live", "fedstill.report.terminal")
+Registry.announce("view of a result", "model", "fedstill.experiment.ready")
 
 _HOMES = {
     "run": "fedstill.experiment.run",
     "resume": "fedstill.experiment.run",
+    "load_model": "fedstill.experiment.ready",
+    "Watcher": "fedstill.experiment.watcher",
+    "StopRun": "fedstill.experiment.watcher",
     "Experiment": "fedstill.experiment.config",
     "Result": "fedstill.experiment.result",
     "Samples": "fedstill.data",
@@ -26,7 +31,6 @@ _HOMES = {
     "Env": "fedstill.core.method",
     "Method": "fedstill.core.method",
     "Reply": "fedstill.core.method",
-    "methods": "fedstill.core.method",
     "record": "fedstill.core.record",
     "carries": "fedstill.core.record",
     "Carries": "fedstill.core.record",
@@ -47,6 +51,8 @@ def names() -> dict[str, str]:
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if name == "methods":  # the package of that name, which is their registry too
+        return importlib.import_module("fedstill.methods")
     if home is None and name[0].isupper():  # perhaps a method; a module has a small letter, and nothing is loaded for it
         home = names().get(name)
     if home is None:
@@ -55,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(names())
+    return sorted(["methods", *names()])

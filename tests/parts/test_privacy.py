@@ -22,7 +22,7 @@ from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedKF
 from fedstill.parts.accounting import sample_epsilon
 from fedstill.parts.learner import LocalTraining
-from fedstill.parts.privacy import NOT_COVERED, PrivateSamples, budget_of
+from fedstill.parts.privacy import COVERED, PrivateSamples, budget_of
 
 PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) and methods[name].private_learners]
 
@@ -47,7 +47,7 @@ def test_covered_fields_know_of_the_samples_only_by_clipped_gradients(name: str)
     data = ready.party(1).data
     other = replace(data, x=torch.flip(data.x, [0]), y=(data.y + 3) % env.classes)
     uploads = [turn(method, env, Party(d, plan.wrappers), None, down)[1] for d in (data, other)]
-    covered = {f.name for f in fields(uploads[0]) if f.metadata["carries"] not in NOT_COVERED}
+    covered = {f.name for f in fields(uploads[0]) if f.metadata["carries"] in COVERED}
     assert covered or name in ("fedhe",), "a method whose every field is uncovered"
     for f in covered:
         for (_, one), (_, two) in zip(leaves(getattr(uploads[0], f)), leaves(getattr(uploads[1], f)), strict=True):
@@ -110,12 +110,26 @@ def test_noise_is_the_same_on_the_same_samples_and_download_only() -> None:
     down = plan.method.download(env, plan.method.init_server(ready.env))
     changed = replace(data, y=(data.y + 1) % 10)
     later = replace(down, weights={n: w + 1 for n, w in down.weights.items()})
-    seeds = [noise.seed(env, down, data), noise.seed(env, down, changed), noise.seed(env, later, data)]
-    seeds += [noise.seed(ready.env.at(2, 2), down, data), noise.seed(ready.env.at(1, 3), down, data)]
+    seeds = [noise.seed(env, down, data, ""), noise.seed(env, down, changed, ""), noise.seed(env, later, data, "")]
+    seeds += [noise.seed(ready.env.at(2, 2), down, data, ""), noise.seed(ready.env.at(1, 3), down, data, "")]
     assert len(set(seeds)) == 5
-    assert noise.seed(env, down, data) == seeds[0]
-    free = replace(noise, keyed=False)
-    assert free.seed(env, down, data) != free.seed(env, down, data)
+    assert noise.seed(env, down, data, "") == seeds[0]
+    assert noise.seed(env, down, data, "a secret") not in seeds
+
+
+def test_a_deployed_client_keeps_a_secret_that_its_noise_depends_on() -> None:
+    """The first turns of two sites with the same samples differ; a turn taken again from the same state does not."""
+    plan = private(private={"turns": 2})
+    ready, own = stage(plan, Storage()), plan.wrappers[0].deployed()
+    env, party = ready.env.at(0, 2), Party(ready.party(2).data, (own,))
+    down = plan.method.download(env, plan.method.init_server(ready.env))
+    (one, first), (two, second) = (turn(plan.method, env, party, None, down) for _ in range(2))
+    assert not same_bits(first, second)
+    assert one.own.secret != two.own.secret
+    later = ready.env.at(1, 2)
+    again = [turn(plan.method, later, party, one, down) for _ in range(2)]
+    assert same_bits(again[0][1], again[1][1])
+    assert again[0][0].own.secret == one.own.secret
 
 
 def test_more_privacy_is_less_accuracy() -> None:

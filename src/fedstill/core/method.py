@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
@@ -127,8 +128,16 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
+    one_download: ClassVar[bool] = False
+    """True where `download` gives every client the same, which is then made and written once a round (`env.client`
+    is None). It belongs to the `download` beside it: a class that overrides `download` says it again."""
     federated: ClassVar[bool] = True
     """False for the yardstick that has all clients' training samples in one place."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "download" in cls.__dict__ and "one_download" not in cls.__dict__:
+            cls.one_download = False
 
     @abstractmethod
     def init_server(self, env: Env) -> S:
@@ -189,12 +198,21 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     @classmethod
     def upload_type(cls) -> type:
         """The record that leaves a client, from the annotation of `client`."""
-        return typing.cast(type, typing.get_args(typing.get_type_hints(cls.client)["return"])[1])
+        returned = typing.get_args(typing.get_type_hints(cls.client).get("return"))
+        if len(returned) != 2 or not isinstance(returned[1], type):
+            raise UsageError(
+                f"{cls.__name__}.client: annotate what it returns, `-> tuple[State, Upload]`, "
+                "so that everybody can see what leaves a client"
+            )
+        return returned[1]
 
     @classmethod
     def download_type(cls) -> type:
         """The record that goes down to a client, from the annotation of `client`."""
-        return typing.cast(type, typing.get_type_hints(cls.client)["down"])
+        down = typing.get_type_hints(cls.client).get("down")
+        if not isinstance(down, type):
+            raise UsageError(f"{cls.__name__}.client: annotate `down` with the record that goes down to a client")
+        return down
 
     @classmethod
     def leaves_client(cls) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from fedstill.data.summary import agreed, common_classes, pooled, recast, summar
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.fingerprint import Fingerprint, fingerprint
-from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
+from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
+from fedstill.parts.backdoor import Backdoor
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Stage:
     """What a user should know: samples that were moved, clients without a test …"""
     fingerprint: Fingerprint | None = None
     """Of the data and who holds which; None where the data are elsewhere."""
+    signature: Signature | None = None
+    """What using the run's models will need."""
     client_names: tuple[str, ...] = ()
     """Where clients have names: those of their sites."""
     dealt: tuple[np.ndarray[Any, Any], ...] = ()
@@ -64,13 +68,12 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = fitted(dataset, pixels_of(specs))
+    raw, dataset = dataset, fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
-    if isinstance(experiment.public, str) and experiment.public != "train":
-        reading = experiment.reading if is_table(Path(experiment.public)) else None
-        sets.append(load(experiment.public, reading))
-        other = fitted(sets[-1], pixels_of(specs))
+    if (public_data := _public_data(experiment)) is not None:
+        sets.append(public_data)
+        other = fitted(public_data, pixels_of(specs))
         public_set = _alike(other.train, dataset, experiment.public)
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -129,16 +132,30 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    signature = Signature.describe(raw, specs, env.sizes)
     print_of = fingerprint(sets, train, exam.local)
     if experiment.fingerprint not in (None, print_of.data):
         raise DataError(
             f"data = {experiment.plain()['data']}: not the samples that this run had "
             f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
         )
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, names, parts)
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, signature, names, parts)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
+
+
+def data_fingerprint(experiment: Experiment) -> str:
+    """The fingerprint of an experiment's data as they are now, before any is dealt."""
+    sets = [_data(experiment)[0], _public_data(experiment)]
+    return fingerprint([part for part in sets if part is not None], (), ()).data
+
+
+def _public_data(experiment: Experiment) -> Dataset | None:
+    """The data set that is public, where it is one of its own."""
+    if not isinstance(experiment.public, str) or experiment.public == "train":
+        return None
+    return load(experiment.public, experiment.reading if is_table(Path(experiment.public)) else None)
 
 
 def _data(experiment: Experiment) -> tuple[Dataset, Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:
@@ -226,6 +243,8 @@ def _exam(
         local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
         pool, whole = tests, torch.arange(len(tests))
     scorer = Scorer.of(experiment.metric, experiment.metrics)
+    if isinstance(experiment.attack, Backdoor):
+        scorer = replace(scorer, beside=(ATTACK_SUCCESS,))
     return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
 
 

@@ -23,10 +23,12 @@ import torch
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Env, Method
+from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
+from fedstill.data.reading import Reading
 from fedstill.data.samples import Samples
 from fedstill.data.summary import summary
 from fedstill.experiment.config import Experiment, experiment
@@ -87,9 +89,10 @@ class Site:
         device: str = "cpu",
         policy: Policy | None = None,
         report: Callable[[str], None] = lambda text: None,
+        reading: Reading | None = None,
     ) -> None:
         self.name = name
-        self.own: Own = read_own(data)
+        self.own: Own = read_own(data, reading)
         self.state = state
         self.model = model
         self.public = public
@@ -110,13 +113,14 @@ class Site:
             asked = question(head)
             if body is not None and len(body) > self.policy.turn_bytes:
                 raise FedstillError(f"a body of {len(body)} bytes: this site's policy allows {self.policy.turn_bytes}")
-            match asked:
-                case Enrol():
-                    return self.enrol(asked).dumps(), None
-                case Task():
-                    return self.work(asked, body)
-                case ExamRequest():
-                    return self.examine(asked, body).dumps(), None
+            with importing_only(frozenset((*self.policy.code, self.model))):
+                match asked:
+                    case Enrol():
+                        return self.enrol(asked).dumps(), None
+                    case Task():
+                        return self.work(asked, body)
+                    case ExamRequest():
+                        return self.examine(asked, body).dumps(), None
         except Exception as error:
             why = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
             return self.refusal(asked, why), None
