@@ -4,6 +4,7 @@ MkDocs calls the functions named `on_…` (see `mkdocs.yml`); nothing here is wr
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,16 +20,20 @@ from fedstill.core.method import Method, methods
 from fedstill.experiment.config import Experiment
 from fedstill.report import catalogue
 
-METHODS = "Methods"
-"""The section of `mkdocs.yml` that every method's page joins."""
+METHODS, OTHERS = "Methods", "How-to"
+"""The sections of `mkdocs.yml` that every method's page joins, and every page that it does not name."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put every method's page into its section."""
+    """Put every method's page, and pages that nobody named, into their sections."""
     assert config.nav is not None
+    named = str(config.nav)
+    others = [page.name for page in sorted(Path(config.docs_dir).glob("*.md")) if f"'{page.name}'" not in named]
     for section in config.nav:
         if METHODS in section:
             section[METHODS].append({"By name": [{name: page_of(name)} for name in methods]})
+        if OTHERS in section:
+            section[OTHERS] += others
     return config
 
 

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if name == "methods":  # the package of that name, which is their registry too
         return importlib.import_module("fedstill.methods")
-    if home is None and name[0].isupper():  # perhaps a method; a module has a small letter, and nothing is loaded for it
+    if home is None and name[0].isupper():  # perhaps a method; nothing is loaded for a module
         home = names().get(name)
     if home is None:
         raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
