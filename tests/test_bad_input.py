@@ -28,7 +28,7 @@ RUN: list[tuple[str, str]] = [
     ("fedavg --attack flip --malicious 0.5", "unknown attack 'flip'"),
     ("fedavg --set gather=krumm", "unknown gather 'krumm'; did you mean krum?"),
     ("fedavg --set learning_rate=1", "unknown setting of FedAvg 'learning_rate'"),
-    ("fedavg --set partition.beta=1", "unknown setting of Dirichlet 'beta'"),
+    ("fedavg --partition dirichlet --set partition.beta=1", "unknown setting of Dirichlet 'beta'"),
     ("fedavg --set optimizer=sdg", "optimizer = 'sdg': must be one of"),
     ("fedkf --set profile=author", "profile = 'author': must be one of"),
     ("fedkf --set generator=gan", "gan"),
