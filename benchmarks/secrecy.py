@@ -1,6 +1,6 @@
 """What secure sums cost: bytes of all messages and seconds of all phases, beside sending the vectors as they are.
 
-    python benchmarks/secrecy.py                     # 10 clients, 61,706 weights (LeNet-5)
+python benchmarks/secrecy.py                     # 10 clients, 61,706 weights (LeNet-5)
 """
 
 import sys

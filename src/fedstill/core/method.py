@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
@@ -40,7 +40,7 @@ class Env:
     classes: int
     kind: Kind
     """What one sample is: shape, normalisation, noise …"""
-    build: Callable[[int | None, int | None], nn.Module]
+    build: Callable[[int | None, int | None], Classifier]
     """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given."""
     public: Any = None
     """The public data set, on every party's machine, for the methods that need one."""
@@ -79,7 +79,7 @@ class Env:
         """An integer seed for this purpose and client, the same in every round."""
         return rng.key(self.seed, purpose, self.client)
 
-    def module(self, weights: State | None = None, of: int | None = None) -> nn.Module:
+    def module(self, weights: State | None = None, of: int | None = None) -> Classifier:
         """A module of `of`'s architecture (the server's for None) on the run's device, holding these weights."""
         made = self.build(of, None)
         if weights is not None:
@@ -128,8 +128,16 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
+    one_download: ClassVar[bool] = False
+    """True where `download` gives every client the same, which is then made and written once a round (`env.client`
+    is None). It belongs to the `download` beside it: a class that overrides `download` says it again."""
     federated: ClassVar[bool] = True
     """False for the yardstick that has all clients' training samples in one place."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "download" in cls.__dict__ and "one_download" not in cls.__dict__:
+            cls.one_download = False
 
     @abstractmethod
     def init_server(self, env: Env) -> S:

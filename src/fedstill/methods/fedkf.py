@@ -108,8 +108,8 @@ class KnowledgeFusion(Averaging):
                 student.step(cross_entropy(student(x), y))
                 continue
             imagined = self.imagine(env, artist, stream)
-            features = teacher.features(imagined)  # type: ignore[operator]
-            wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
+            features = teacher.features(imagined)
+            wisdom: Tensor = teacher.head(features)
             lesson = (x, y, imagined.detach(), wisdom.detach())
             if self.rivals(env):  # the generator looks for what the student does not know even after its step
                 student.step(*self.student_loss(student, *lesson))
@@ -183,6 +183,8 @@ class KnowledgeFusion(Averaging):
 class FedKF(KnowledgeFusion):
     """The overall-clients aggregate ŵ teaches; w and ŵ go down."""
 
+    one_download = True
+
     def download(self, env: Env, server: Global) -> Teaching:
         """w and ŵ (line 6)."""
         return Teaching(server.weights, self.gather.models(env, server.memory).get("overall"))
@@ -192,6 +194,8 @@ class FedKF(KnowledgeFusion):
 @dataclass(frozen=True)
 class FedKFMinus(KnowledgeFusion):
     """The active model w teaches: no extra download."""
+
+    one_download = True
 
     def download(self, env: Env, server: Global) -> Teaching:
         """w alone."""

@@ -15,11 +15,11 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.methods.dafkd.counsel import Contribution, Counsel
+from fedstill.methods.dafkd.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.models.classifier import embedded
 from fedstill.parts.conditional_generator import Gallery
-from fedstill.parts.counsel import Contribution, Counsel
 from fedstill.parts.distil import Lesson, uploads_of
-from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
 from fedstill.parts.losses import cross_entropy
@@ -67,6 +67,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
 
     paper = "Wang et al., DaFKD: Domain-aware Federated Knowledge Distillation, CVPR 2023"
     private_learners = 1
+    one_download = True
     lr: float = setting(1e-3, gt=0, doc="learning rate of classifier and discriminator")
     epochs: int = setting(20, ge=1, doc="local epochs in a round, where local_steps is none")
     local_steps: int | None = setting(20, ge=1, doc="local steps in a round (E); none: epochs")
