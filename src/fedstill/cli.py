@@ -68,6 +68,7 @@ def run(
     private: Annotated[
         str | None, typer.Option(help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client.")
     ] = None,
+    compress: Annotated[str | None, typer.Option(help="quantise,width=8 or top-k,share=0.1: fewer bytes up.")] = None,
     secure_sums: Annotated[bool, typer.Option(help="The server learns sums over the clients only.")] = False,
     workers: Annotated[
         str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")
@@ -117,7 +118,7 @@ def run(
         "models": models and tuple(models.split(",")), "per_class": track and True,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
-    if asked := wrapped(private, secure_sums):
+    if asked := wrapped(private, secure_sums, compress):
         plan["wrappers"] = [*plan.get("wrappers", []), *asked]
     apply_settings(plan, settings or [])
     with Live(quiet=as_json) as live, logged(live, log) as watcher:

@@ -1,5 +1,6 @@
 """Pictures of a result, and how a notebook shows it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from looked_at import made, rows
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
+from fedstill.report import html
 from fedstill.report.figures import plots
 
 
@@ -59,6 +61,16 @@ def test_painters_that_are_not_there_paint_nothing(comparison: Path, monkeypatch
 def test_large_pictures_become_pixels(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "LARGE", 100)
     assert plots.inline(Result.read(comparison / "fedavg-1").plot("amp")).startswith("data:image/png;base64,")
+
+
+def test_a_report_reads_the_run_and_no_data(comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run elsewhere, where its data set cannot be loaded: the page has all its pictures."""
+    run = tmp_path / "elsewhere"
+    shutil.copytree(comparison / "fedkf-1", run)
+    for name in ("fedstill.experiment.stage.load", "fedstill.data.load", "fedstill.experiment.gallery.stage"):
+        monkeypatch.setattr(name, None)
+    html.report([run], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text().count("<figcaption>fedkf, seed 1: imagined by client") == 2
 
 
 def test_clients_that_keep_a_generator_show_what_they_imagine(comparison: Path) -> None:

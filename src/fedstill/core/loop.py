@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fedstill.core.method import Env, Method, Reply
@@ -57,7 +57,10 @@ def rounds(
         sent = time.perf_counter()
         replies = transport.exchange(here, downs)
         trained = time.perf_counter()
-        good, missing = admit(method, here, received(wrappers, here, replies))
+        if wrappers:
+            forms = {k: method.template(env.at(t, k)) for k in downs}
+            asked = [replace(r, down=downs[r.client], form=forms[r.client]) for r in replies]
+        good, missing = admit(method, here, received(wrappers, here, asked) if wrappers else replies)
         if good:  # a round nobody answered leaves everything as it was
             server = method.server(here, server, good)
         ended = time.perf_counter()

@@ -109,6 +109,9 @@ class Reply(Generic[U_co]):
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
     seconds: float = 0.0
+    down: Any = None
+    """What it answers to, and (`form`) an upload of the method's form: for wrappers, which read it first."""
+    form: Any = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,10 @@ class Method(Value, ABC, Generic[S, C, D, U]):
 
     def own(self, env: Env, state: C) -> State | None:
         """The client's own model, for methods that have one: reported as `personal`."""
+        return None
+
+    def imagined(self, env: Env, state: C, count: int) -> torch.Tensor | None:
+        """So many samples from the client's own generator, as models see them, for the report; None: it has none."""
         return None
 
     def facts(self, env: Env, server: S) -> Mapping[str, Any]:

@@ -60,6 +60,7 @@ class Carries(StrEnum):
     CONTROL = "a control variate (as large as the weights)"
     CHANGE = "change of the weights since the client's last upload"
     VERSION = "a counter"
+    COMPRESSED = "compressed difference from what came down"
     SAMPLES = "everything: all samples are in one place"
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import fedstill.methods
 import fedstill.parts.client_privacy
+import fedstill.parts.compression
 import fedstill.parts.privacy
 import fedstill.parts.robust
 import fedstill.parts.secure_sums  # noqa: F401

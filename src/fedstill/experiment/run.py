@@ -14,6 +14,7 @@ from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import active, direction, drive, ended, exhausted, one_thread
 from fedstill.experiment.examine import Examiner
+from fedstill.experiment.gallery import write_gallery
 from fedstill.experiment.link import transport
 from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
@@ -123,7 +124,10 @@ def _follow(
     """Drive the loop; evaluate, write and tell after every round."""
     states = checkpoint.clients if checkpoint else ready.env.shelf("clients")
     with one_thread(), transport(plan, ready, states) as link:
-        return drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
+        result = drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
+        if folder:
+            write_gallery(folder.path, plan, ready.env, link.states, len(result.rows))
+        return result
 
 
 def _here(plan: Experiment) -> None:

@@ -11,7 +11,7 @@ def wrapped(private: str | None = None, secure_sums: bool = False, compress: str
     Args:
         private: `epsilon=8,delta=1e-5` for each sample of a client; `clients,epsilon=4,clip=1` for each client.
         secure_sums: whether the server is to see sums only.
-        compress: a compression and its settings: `quantise,bits=8` or `top-k,share=0.1`.
+        compress: a compression and its settings: `quantise,width=8` or `top-k,share=0.1`.
 
     Returns:
         Plain settings of wrappers, as an experiment's file has them.

@@ -85,6 +85,17 @@ class KnowledgeFusion(Averaging):
         with seeded(env.at(0).key("generator")):
             return build_generator(self.generator, env.kind, self.noise, self.channels)
 
+    def imagined(self, env: Env, state: Imagination, count: int) -> Tensor | None:
+        """What the client's generator makes of noise; its BatchNorm saw batches, so a whole batch is made."""
+        generator = self.make_generator(env)
+        if generator is None:
+            return None
+        generator.load_state_dict(state.generator)
+        noise = torch.randn(max(64, count), self.noise, generator=env.stream("gallery"))
+        with torch.no_grad():
+            found: Tensor = generator.train()(noise)[:count]
+        return found
+
     def client(self, env: Env, state: Imagination, down: Teaching, data: Samples) -> tuple[Imagination, Update]:
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
         student = self.learner(env, env.module(down.weights))

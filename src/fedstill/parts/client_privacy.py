@@ -116,12 +116,20 @@ class PrivateClients(Wrapper):
         if self.epsilon is not None and self.spent(env.round + 1) > self.epsilon * (1 + 1e-9):
             why = f"privacy: ε = {self.epsilon:g} would be exceeded ({self.spent(env.round):.3g} spent so far)"
             return [replace(reply, upload=None, error=reply.error or why) for reply in replies]
-        total = torch.stack([vector(reply.upload) for reply in good]).sum(0)
+        total = torch.stack([self.bounded(reply) for reply in good]).sum(0)
         if not self.shared:
             total = total + self.draw(env, self.std, len(total), [reply.upload for reply in good])
         alike = sum(env.sizes) / env.clients
         means = iter(shared(good, total / len(good), [alike] * len(good)))
         return [reply if reply.error else next(means) for reply in replies]
+
+    def bounded(self, reply: Reply[Any]) -> Tensor:
+        """A reply's vector, clipped again: compression may have made it longer, and not every client is honest."""
+        sent = vector(reply.upload)
+        if reply.down is None or self.shared:  # with its noise it is longer
+            return sent
+        start = origin(reply.upload, reply.down)
+        return start + shortened(sent - start, self.clip)
 
     def draw(self, env: Env, std: float, count: int, sent: Sequence[Any]) -> Tensor:
         """Noise for a sum: keyed by all that goes into it, so that other uploads never meet the same noise."""

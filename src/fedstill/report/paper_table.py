@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.markup import escape as _plain
 from rich.table import Table
 
-from fedstill.core.shelf import Storage
 from fedstill.experiment import centralised
 from fedstill.experiment.config import experiment, identity
+from fedstill.experiment.gallery import held
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.reproduce import Entry, Number
 from fedstill.experiment.result import Result
-from fedstill.experiment.stage import stage
 from fedstill.experiment.table_metrics import described, which
 from fedstill.report import html, sections
 from fedstill.report.digest import Series
@@ -194,8 +193,7 @@ def partitions(preset: Preset, entries: Sequence[Entry], room: Path) -> Path:
     figures = []
     for entry in entries:
         for plan in entry.plans[:1]:
-            ready = stage(plan, Storage())
-            figures.append((entry.cell.column, partition_figure(ready.counts, ready.class_names)))
+            figures.append((entry.cell.column, partition_figure(*held(plan))))
     return _album(preset, figures, room)
 
 

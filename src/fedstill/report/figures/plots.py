@@ -12,19 +12,14 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.core.method import methods
-from fedstill.core.shelf import Storage
-from fedstill.core.turn import method_state
-from fedstill.data.kinds import Image
 from fedstill.experiment.config import experiment
+from fedstill.experiment.gallery import read_gallery
 from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
-from fedstill.experiment.stage import stage
 from fedstill.report.figures.partition import partition_figure
 
 Pictures = list[tuple[str, Figure]]
@@ -40,8 +35,6 @@ PAINTERS = {
 
 _COLOURS = ("#1f6fc4", "#d2521a", "#0f8f68", "#a8459b", "#c18a00", "#2b9fb8")
 _INK, _GRID, _EDGE = "#1f2933", "#e4e7eb", "#9aa5b1"
-CLIENTS, SAMPLES = 2, 13
-"""Of how many clients imagined samples are shown, and how many."""
 LARGE = 300_000
 """Bytes of SVG above which a picture goes into the page as PNG."""
 
@@ -112,33 +105,11 @@ def domain(result: Result) -> Pictures:
 
 
 def imagined(result: Result) -> Pictures:
-    """What the clients' own generators imagine, for methods whose clients keep one (FedKF); needs the run's data."""
-    name = result.experiment["method"]["name"]
-    if result.run_dir is None or name not in methods or not hasattr(methods[name], "make_generator"):
-        return []
-    state, _ = RunDir(result.run_dir).latest()
-    kept = {} if state is None else {k: method_state(state.clients[k]) for k in sorted(state.clients)[:CLIENTS]}
-    if not all(hasattr(own, "generator") for own in kept.values()):
-        return []
-    try:
-        plan: Any = experiment(result.experiment)
-        env = stage(plan, Storage()).env
-    except FedstillError:  # the data are not on this machine
-        return []
-    if not isinstance(env.kind, Image):
-        return []
-    found: Pictures = []
-    for client, own in kept.items():
-        here = env.at(len(result.rows), client)
-        generator = plan.method.make_generator(here)
-        try:
-            generator.load_state_dict(own.generator)
-        except RuntimeError:  # the run is older than this generator's form
-            return []
-        noise = torch.randn(64, plan.method.noise, generator=here.stream("gallery"))
-        with torch.no_grad():
-            images = env.kind.shown(generator.train()(noise)[:SAMPLES]).numpy()
-        found.append((f"imagined by client {client}", images_figure(images, [""] * SAMPLES)))
+    """What the clients' own generators imagine, as the run kept it."""
+    kept = {} if result.run_dir is None else read_gallery(result.run_dir)
+    found = []
+    for who, images in kept.items():
+        found.append((f"imagined by {who}", images_figure(images / 255, [""] * len(images))))
     return found
 
 
