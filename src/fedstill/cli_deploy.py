@@ -28,25 +28,33 @@ def hub(
     public: Annotated[
         str | None, typer.Option(help="Where this machine has the public set, if not by the experiment's name.")
     ] = None,
+    revoke: Annotated[list[str] | None, typer.Option(help="Shut this site out of the running hub, for good.")] = None,
+    token_for: Annotated[str | None, typer.Option(help="Make a token for this person; see --role and --days.")] = None,
+    role: Annotated[str, typer.Option(help="What it is good for: start, read or register.")] = "read",
+    days: Annotated[float, typer.Option(help="For how many days.")] = 90.0,
+    withdraw: Annotated[str | None, typer.Option(help="Withdraw all tokens of this person.")] = None,
     debug: Debug = False,
 ) -> None:
     """Run the hub: sites connect to it, `fedstill deploy` starts runs on it."""
     from fedstill.flower import hub as hubs
 
-    if allow and not (cert or key or insecure):
-        _allow(state, allow)
+    if token_for or withdraw:
+        _tokens(state, token_for, role, days, withdraw)
+        return
+    if (allow or revoke) and not (cert or key or insecure):
+        _change_keys(state, allow or [], revoke or [])
         return
     hubs.hub(host, port, state, cert, key, ca, tuple(allow or ()), insecure, runs, public)
 
 
-def _allow(state: Path, allow: list[Path]) -> None:
-    """Let more sites into the hub that runs from this state folder."""
+def _change_keys(state: Path, allow: list[Path], revoke: list[str]) -> None:
+    """Let more sites into the hub that runs from this state folder, or shut some out."""
     from fedstill.core.errors import UsageError
     from fedstill.flower.flwr_env import prepare
 
     home = state.expanduser().resolve()
     if not (home / "hub.json").exists():
-        raise UsageError(f"--allow: no hub was started from {home}; start one with --cert, --key and --ca")
+        raise UsageError(f"--allow, --revoke: no hub was started from {home}; start one with --cert, --key and --ca")
     prepare(home / "flwr")
     from fedstill.flower.control import HubClient
     from fedstill.flower.keys import read_public
@@ -57,6 +65,26 @@ def _allow(state: Path, allow: list[Path]) -> None:
     ) as there:
         for file in allow:
             print(there.register(file.stem, read_public(file)))
+        for name in revoke:
+            print(there.revoke(name))
+
+
+def _tokens(state: Path, person: str | None, role: str, days: float, withdraw: str | None) -> None:
+    """Make a token with a role and an end, or withdraw a person's tokens."""
+    from fedstill.flower.audit import AuditLog
+    from fedstill.flower.private import private_folder
+    from fedstill.flower.tokens import Tokens
+
+    home = private_folder(state)
+    tokens = Tokens(home)
+    audit = AuditLog(home / "audit.jsonl")
+    if withdraw:
+        count = tokens.withdraw(withdraw)
+        audit.write("tokens withdrawn", person=withdraw, count=count)
+        print(f"{withdraw}: {count} tokens withdrawn")
+    if person:
+        print(tokens.make(person, role, days))
+        audit.write("token made", person=person, role=role, days=days)
 
 
 @app.command()
@@ -65,10 +93,15 @@ def keys(
     hub: Annotated[
         str | None, typer.Option(help="Host names and addresses, comma-separated: certificates for a hub.")
     ] = None,
+    person: Annotated[bool, typer.Option("--person", help="Make a person's key, to sign experiments with.")] = False,
+    kit: Annotated[
+        str | None, typer.Option(help="Everything a site needs in one file to hand over: the hub's host:port.")
+    ] = None,
+    ca: Ca = None,
     out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("."),
     debug: Debug = False,
 ) -> None:
-    """Make a site's key pair, or certificates for a hub."""
+    """Make a site's or a person's key pair, a site's kit, or certificates for a hub."""
     from fedstill.core.errors import UsageError
     from fedstill.flower import keys as made
 
@@ -78,7 +111,17 @@ def keys(
         raise UsageError("keys need an extra: pip install 'fedstill[flower]'") from None
     if (name is None) == (hub is None):
         raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
-    if name is not None:
+    if name is not None and kit is not None:
+        if ca is None:
+            raise UsageError("--kit: give the authority's certificate with --ca")
+        packed, public = made.make_kit(name, kit, ca)
+        print(f"{packed}: hand it to the site (tar -xf it there, then sh start.sh DATA); it holds the private key")
+        print(f"{public}: goes to the hub (fedstill hub --allow {public})")
+    elif name is not None and person:
+        private, public = made.make_person_key(name)
+        print(f"{private}: stays with the person (fedstill deploy --sign {private})")
+        print(f"{public}: goes to the sites (signers in their policy.toml)")
+    elif name is not None:
         private, public = made.make_key(name)
         print(f"{private}: stays on the site (fedstill site --key {private})")
         print(f"{public}: goes to the hub (fedstill hub --allow {public})")
@@ -105,22 +148,31 @@ def site(
     name: Annotated[str | None, typer.Option(help="The site's name, with --insecure. [the state folder's]")] = None,
     public: Annotated[str | None, typer.Option(help="Where this machine has the public set.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+    policy: Annotated[Path | None, typer.Option(help="What the site takes part in (policy.toml).")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Take part in this method only, again for more.")] = None,
+    approve: Annotated[str | None, typer.Option(help="Approve the waiting experiment with this number.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what leaves the site, and start nothing.")] = False,
     debug: Debug = False,
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
     from fedstill.core.errors import UsageError
     from fedstill.flower import site_process as sites
+    from fedstill.flower.policy import read_policy
 
+    if approve is not None:
+        from fedstill.flower.site import approve as approved
+
+        print(approved(state.expanduser(), approve))
+        return
+    rules = read_policy(policy, tuple(only or ()))
     if explain:
-        print(sites.explain(tuple(only or ())))
+        print(sites.explain(rules))
         return
     for option, value in {"--hub": hub, "--data": data}.items():
         if not value:
             raise UsageError(f"{option} is missing")
-    print(sites.explain(tuple(only or ())), file=sys.stderr)
-    sites.site(hub, data, state, key, name, ca, insecure, model, public, device, tuple(only or ()))
+    print(sites.explain(rules), file=sys.stderr)
+    sites.site(hub, data, state, key, name, ca, insecure, model, public, device, rules)
 
 
 @app.command()
@@ -135,6 +187,7 @@ def deploy(
     ca: Ca = None,
     insecure: Insecure = False,
     token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
+    sign: Annotated[Path | None, typer.Option(help="Sign the experiment with this person's key.")] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the sites.")] = 60.0,
     patience: Annotated[float, typer.Option(help="Seconds to wait for a hub that is gone.")] = 600.0,
     out: Annotated[Path, typer.Option(help="Where the run folder comes home to.")] = Path("runs"),
@@ -160,7 +213,7 @@ def deploy(
         if status or stop or logs:
             _look(there, run, status, stop, as_json)
         else:
-            _deploy(there, run, what, sites, settings or [], wait, patience, out, as_json)
+            _deploy(there, run, what, sites, settings or [], sign, wait, patience, out, as_json)
 
 
 def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None:
@@ -189,6 +242,7 @@ def _deploy(
     what: str,
     sites: int | None,
     settings: list[str],
+    sign: Path | None,
     wait: float,
     patience: float,
     out: Path,
@@ -199,6 +253,8 @@ def _deploy(
     from fedstill.experiment.result import Result
     from fedstill.flower.control import deploy as follow
     from fedstill.flower.enrolment import deployable
+    from fedstill.flower.runbook import agreed_part
+    from fedstill.flower.signing import sign as signed
     from fedstill.report.terminal import Live
 
     plan = read_plan(what)
@@ -206,19 +262,40 @@ def _deploy(
         plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
     apply_settings(plan, settings)
     checked = deployable(experiment(plan))
+    signature = "" if sign is None else signed(sign, run, agreed_part(checked.plain()))
     with Live(quiet=as_json) as live:
 
-        def tell(told: Any) -> None:
-            if "started" in told:
-                live.note(f"run {run} on sites {', '.join(told['started']['sites'])}")
+        def tell(news: Any) -> None:
+            if "started" in news:
+                live.note(f"run {run} on sites {', '.join(news['started']['sites'])}")
                 if live.view is None and not live.rows:  # not again when the run goes on after the hub's restart
-                    live.started(checked, None, None, told["started"]["first"])  # type: ignore[arg-type]
-            elif "row" in told:
-                live.round(told["row"])
-                for site, why in told["row"]["missing_sites"].items():
-                    live.note(f"round {told['row']['round']}: {site} was missing: {why}")
-            elif "note" in told:
-                live.note(told["note"])
+                    live.started(checked, None, None, news["started"]["first"])  # type: ignore[arg-type]
+            elif "row" in news:
+                live.round(news["row"])
+                for site, why in news["row"]["missing_sites"].items():
+                    live.note(f"round {news['row']['round']}: {site} was missing: {why}")
+            elif "note" in news:
+                live.note(news["note"])
 
-        folder = follow(there, run, checked.plain(), out, wait, tell, patience)
+        folder = follow(there, run, checked.plain(), out, wait, tell, patience, signature)
     finish(Result.read(folder), as_json)
+
+
+@app.command()
+def log(
+    action: Annotated[str, typer.Argument(help="verify: check the chain of hashes; show: print the entries.")],
+    file: Annotated[Path, typer.Argument(help="audit.jsonl in the state folder of a hub or a site.")],
+    debug: Debug = False,
+) -> None:
+    """Check or print the audit log of a hub or a site."""
+    from fedstill.core.errors import UsageError
+    from fedstill.flower import audit
+
+    if action not in ("verify", "show"):
+        raise UsageError(f"log {action}: must be verify or show")
+    if action == "show":
+        for entry in audit.entries(file):
+            print(json.dumps(entry))
+        return
+    known = audit.verify(file)
+    print(f"{file}: {known.lines} entries, none changed; last hash {known.last}")

@@ -38,6 +38,25 @@ def waited(what: Callable[[], Any], seconds: float, why: str) -> Any:
     raise AssertionError(f"waited {seconds:g} s for {why}")
 
 
+Answer = Callable[[bytes, bytes | None], tuple[bytes, bytes | None]]
+
+
+class Answers:
+    """A function as a node's site."""
+
+    def __init__(self, name: str, answer: Answer) -> None:
+        self.name = name
+        self.answer = answer
+
+    def __call__(self, head: bytes, body: bytes | None, given_up: Callable[[], bool]) -> tuple[bytes, bytes | None]:
+        return self.answer(head, body)
+
+    def refuse(self, why: str) -> bytes:
+        from fedstill.flower.messages import Refusal, readable
+
+        return Refusal(run="", site=self.name, why=readable(why)).dumps()
+
+
 class Federation:
     """A hub and its sites, each a process group of its own."""
 
@@ -102,7 +121,7 @@ class Federation:
         if wait:
             self.until_logged(name, "connected to", before + 1)
 
-    def join(self, name: str, answer: Callable[[bytes, bytes | None], bytes]) -> None:
+    def join(self, name: str, answer: Answer) -> None:
         """A site in this process that answers as it likes."""
         from fedstill.flower.node import Line, WarmNode
 
@@ -110,7 +129,7 @@ class Federation:
             self.address, self.ca and self.ca.read_bytes(), self.key(name) if self.secure else None, not self.secure
         )
         node = WarmNode(line, self.folder / f"state-{name}", lambda text: None)
-        thread = threading.Thread(target=node.serve, args=(answer,), daemon=True)
+        thread = threading.Thread(target=node.serve, args=(Answers(name, answer),), daemon=True)
         thread.start()
         self.threads.append((node, thread))
 
@@ -148,8 +167,8 @@ class Federation:
         name = settings.pop("name", f"run-{secrets.token_hex(4)}")
         plan = deployable(experiment({"clients": 3, "active": 1.0, **settings}))
         with self.hub() as hub, ThreadPoolExecutor(1) as threads:
-            said = tell or (lambda told: None)
-            running = threads.submit(deploy, hub, name, plan.plain(), self.folder / "home", wait, said, 120.0)
+            listener = tell or (lambda news: None)
+            running = threads.submit(deploy, hub, name, plan.plain(), self.folder / "home", wait, listener, 120.0)
             try:
                 return running.result(RUNS)
             except TimeoutError:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import Federation
+from federation import Answers, Federation
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 
@@ -17,7 +17,7 @@ def turned_away(line: Any, folder: Path) -> str:
     from fedstill.flower.node import WarmNode
 
     with pytest.raises(RunError) as told:
-        WarmNode(line, folder, lambda text: None).serve(lambda letter, load: b"")
+        WarmNode(line, folder, lambda text: None).serve(Answers("nobody", lambda head, body: (b"", None)))
     return str(told.value)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from federation import LONG, SITES, Federation
+from federation import LONG, SITES, Answer, Federation
 
 import fedstill
 from fedstill.core import record
 from fedstill.core.record import leaves
 from fedstill.experiment.rundir import RunDir
-from fedstill.flower.messages import Enrolled, ExamRequest, Task, Work
+from fedstill.flower.messages import Enrolled, ExamRequest, Task, question
 from fedstill.flower.site import Site
 
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -38,13 +38,13 @@ def after_round(number: int, do: Callable[[], Any]) -> Callable[[Any], None]:
     return tell
 
 
-def slowed(name: str, data: Path, state: Path, pause: Callable[[Any], float]) -> Callable[[bytes, bytes | None], bytes]:
+def slowed(name: str, data: Path, state: Path, pause: Callable[[Any], float]) -> Answer:
     """A site that takes its time over a task."""
-    worker = Site(name, str(data), state)
+    site = Site(name, str(data), state)
 
-    def answer(letter: bytes, load: bytes | None) -> bytes:
-        time.sleep(pause(record.loads(letter)))
-        return worker.answer(letter, load)
+    def answer(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        time.sleep(pause(question(head)))
+        return site.answer(head, body)
 
     return answer
 
@@ -54,27 +54,29 @@ def test_rogue_sites_are_refused_and_named(federation: Federation, sites_data: d
 
     The rogue is a fourth site. It answers exams honestly, and is in quarantine after five failures.
     """
-    worker = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-rogue-worker")
+    site = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-rogue-worker")
     noise = 1 << 25
 
-    def rogue(letter: bytes, load: bytes | None) -> bytes:
-        answer = record.loads(worker.answer(letter, load))
-        if not isinstance(answer, Work):
-            return record.dumps(answer)
-        weights = dict(answer.upload.weights)
+    def rogue(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        said, sent = site.answer(head, body)
+        asked = question(head)
+        if not isinstance(asked, Task):
+            return said, sent
+        upload = record.loads(sent or b"")
+        weights = dict(upload.weights)
         first = next(iter(weights))
-        match answer.round:
+        match asked.round:
             case 0:
                 weights[first] = weights[first][:1]
             case 1:
                 weights[first] = weights[first] * torch.nan
             case 2:
-                return record.dumps(replace(answer, run="another"))
+                return said.replace(asked.run.encode(), b"another"), sent
             case 3:
-                return torch.randint(256, (noise,), dtype=torch.uint8).numpy().tobytes()
+                return said, torch.randint(256, (noise,), dtype=torch.uint8).numpy().tobytes()
             case _:
-                return b"no record at all"
-        return record.dumps(replace(answer, upload=replace(answer.upload, weights=weights)))
+                return said, b"no record at all"
+        return said, record.dumps(replace(upload, weights=weights))
 
     federation.join("rogue", rogue)
     told: list[Any] = []
@@ -102,10 +104,10 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
     after its return would differ from those of a simulation in which it missed the very same rounds.
     """
     back, process = threading.Event(), federation.processes["site-b"]
-    worker = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
+    site = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
 
-    def gate(letter: bytes, load: bytes | None) -> bytes:
-        match record.loads(letter):
+    def gate(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        match question(head):
             case ExamRequest(round=1):
                 time.sleep(3)  # by now the other has answered
                 os.kill(process.pid, signal.SIGSTOP)
@@ -113,7 +115,7 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
                 federation.kill("site-b")
             case Task(round=3):
                 assert back.wait(90)
-        return worker.answer(letter, load)
+        return site.answer(head, body)
 
     def tell(told: Any) -> None:
         if "row" in told and told["row"]["round"] == 3:
@@ -170,7 +172,7 @@ def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_d
     """A site that sleeps through the deadline is missing; the round ends at the deadline, the next has it again."""
     slow = slowed(
         "rogue", sites_data["site-a"], federation.folder / "state-slow",
-        lambda letter: 8.0 if type(letter).__name__ == "Task" and letter.round == 1 else 0.0,
+        lambda asked: 8.0 if isinstance(asked, Task) and asked.round == 1 else 0.0,
     )  # fmt: skip
     federation.join("rogue", slow)
     home = federation.deploy({**AVG, "clients": 4, "rounds": 3, "deadline": 4})
@@ -184,12 +186,11 @@ def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_d
 @LONG
 def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_data: dict[str, Path]) -> None:
     """The hub stops reading after 16 MiB and the size of a model; the round ends with the others."""
-    worker = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-noise")
+    site = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-noise")
 
-    def rogue(letter: bytes, load: bytes | None) -> bytes:
-        if isinstance(record.loads(letter), Task):
-            return os.urandom(1 << 30)
-        return worker.answer(letter, load)
+    def rogue(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        said, sent = site.answer(head, body)
+        return said, os.urandom(1 << 30) if isinstance(question(head), Task) else sent
 
     federation.join("rogue", rogue)
     home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 90})
@@ -240,13 +241,14 @@ def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Pa
     import json
 
     from fedstill.experiment.config import experiment
-    from fedstill.flower.messages import FORMAT, Enrol
+    from fedstill.flower.messages import FORMAT, Enrol, answer
 
-    worker = Site("site-a", str(sites_data["site-a"]), tmp_path)
+    site = Site("site-a", str(sites_data["site-a"]), tmp_path)
     plan = experiment({**AVG, "clients": 3}).plain()
-    letter = record.loads(worker.answer(record.dumps(Enrol("r", FORMAT, json.dumps(plan)))))
-    assert isinstance(letter, Enrolled)
-    assert (letter.samples, letter.tests) == (96, 24)
-    known = json.loads(letter.summary)
-    assert known["size"] == 120
-    assert all(len(v) <= 10 for v in known.values() if isinstance(v, list))
+    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(plan))
+    found = answer(site.answer(asked.dumps())[0])
+    assert isinstance(found, Enrolled)
+    assert (found.samples, found.tests) == (96, 24)
+    assert found.summary.size == 120
+    many = [value for value in found.summary.model_dump().values() if isinstance(value, tuple)]
+    assert all(len(value) <= 10 for value in many)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedstill.data import Dataset, Samples
 from fedstill.data.pixels import fit, fitted
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.signature import Signature
 from fedstill.experiment.stage import Stage, builder, device_of, pixels_of
 
 
@@ -36,6 +37,10 @@ class Setting:
     lowest: float
     specs: tuple[str, ...]
     """The model of every client, and last the server's."""
+    run_id: str = ""
+    """What tells this run from another of the same name; nobody can guess it."""
+    counted: tuple[int, ...] = ()
+    """The sample counts that sites are weighed by, where they are not `sizes`."""
 
     @property
     def plan(self) -> Experiment:
@@ -71,7 +76,7 @@ class Setting:
         known = None if public is None else fitted(public, pixels_of(self.specs))
         return Env(
             seed=self.plan.seed,
-            sizes=self.sizes,
+            sizes=self.counted or self.sizes,
             classes=len(self.class_names),
             kind=kind,
             build=builder(self.specs, kind, len(self.class_names)),
@@ -91,7 +96,14 @@ class Setting:
         def absent(client: int) -> Party:
             raise UsageError(f"client {client} is site {self.sites[client]}: its data are not here")
 
-        return Stage(env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], ())
+        return Stage(
+            env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], (), None, self.signature()
+        )
+
+    def signature(self) -> Signature:
+        """What using the run's models will need; how bright the brightest image is nobody said."""
+        known = Signature.describe(self.sample(), self.specs, self.sizes)
+        return replace(known, dtype=self.dtype, low=self.lowest, high=255.0 if self.dtype == "uint8" else 1.0)
 
 
 def with_tuples(text: str) -> dict[str, Any]:

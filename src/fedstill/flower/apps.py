@@ -1,7 +1,7 @@
-"""The Flower apps: what `flwr run` starts on the hub, and what a stock SuperNode or Flower's simulation runs.
+"""The Flower apps: what a hub's run starts, and what a stock SuperNode or Flower's simulation runs.
 
-`fedstill site` answers letters itself and stays warm; `client` serves those who run `flower-supernode` instead, with
-`--node-config 'data="…" model="…" state="…" name="…"'`.
+`fedstill site` answers questions itself and stays warm; `client` serves those who run `flower-supernode` instead, with
+`--node-config 'data="…" model="…" state="…" name="…" policy="…"'`.
 """
 
 import json
@@ -14,52 +14,57 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-TELL = "@fedstill "
-"""How lines for `fedstill deploy` begin in the run's log."""
+from fedstill.flower.content import packed, unpacked
+from fedstill.flower.follow import tell
 
 client = ClientApp()
 server = ServerApp()
 
 
-def say(what: Mapping[str, Any]) -> None:
-    """Tell whoever follows the run's log."""
-    print(TELL + json.dumps(what), flush=True)
-
-
 def train(grid: Grid, context: Context) -> None:
     """Drive a run; its folder is under the hub's FEDSTILL_RUNS."""
     from fedstill.core.errors import FedstillError
+    from fedstill.flower.post import Post
     from fedstill.flower.serve import serve
-    from fedstill.flower.transport import Post
 
     order = context.run_config
     runs = Path(os.environ.get("FEDSTILL_RUNS", "runs")).resolve()
     public = os.environ.get("FEDSTILL_PUBLIC") or None
     try:
         result = serve(
-            Post(grid), str(order["run"]), json.loads(str(order["experiment"])), runs, public, float(order["wait"]), say
-        )
+            Post(grid), str(order["run"]), json.loads(str(order["experiment"])), runs, public, float(order["wait"]),
+            tell, str(order["signature"]),
+        )  # fmt: skip
     except FedstillError as error:
-        say({"failed": str(error)})
+        tell({"failed": str(error)})
         raise
-    say({"finished": {"rounds": len(result.rows)}})
+    tell({"finished": {"rounds": len(result.rows)}})
 
 
-_workers: dict[str, Any] = {}
+_sites: dict[str, Any] = {}
 
 
 def _answer(message: Message, context: Context) -> Message:
-    """A site's answer to a letter of any kind."""
-    from fedstill.flower.site import Site
-    from fedstill.flower.transport import packed, unpacked
-
+    """A site's answer to a message of any kind."""
     here = {key: str(value) for key, value in context.node_config.items()}
+    head, body = _site(here, context.node_id).answer(*unpacked(message.content))
+    return Message(packed(head, body), reply_to=message)
+
+
+def _site(here: Mapping[str, str], node: int) -> Any:
+    """The site that a node's configuration describes, made once."""
+    from fedstill.flower.policy import read_policy
+    from fedstill.flower.site import Site
+
     key = json.dumps(here, sort_keys=True)
-    if key not in _workers:
-        name = here.get("name", f"node-{context.node_id}")
+    if key not in _sites:
+        name = here.get("name", f"node-{node}")
         state = Path(here.get("state", f"fedstill-state/{name}"))
-        _workers[key] = Site(name, here["data"], state, here.get("model", "auto"), here.get("public") or None)
-    return Message(packed(_workers[key].answer(*unpacked(message.content))), reply_to=message)
+        policy = read_policy(Path(here["policy"]) if "policy" in here else None)
+        _sites[key] = Site(
+            name, here["data"], state, here.get("model", "auto"), here.get("public") or None, policy=policy
+        )
+    return _sites[key]
 
 
 server.main()(train)

@@ -7,66 +7,21 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.cli.build import build_fab_from_files
-from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
-from flwr.proto.control_pb2 import (
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    StreamLogsRequest,
-)
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
 from fedstill.core.errors import RunError, UsageError
-from fedstill.flower.apps import TELL
-from fedstill.flower.hub import TOKEN
-
-PROJECT = """[project]
-name = "fedstill"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "fedstill"
-
-[tool.flwr.app.components]
-serverapp = "fedstill.flower.apps:server"
-clientapp = "fedstill.flower.apps:client"
-
-[tool.flwr.app.config]
-run = ""
-experiment = ""
-wait = 60.0
-"""
+from fedstill.flower.api import Control, KnownRun
+from fedstill.flower.bundle import app_bundle
+from fedstill.flower.follow import news_in
+from fedstill.flower.guard import TOKEN
+from fedstill.flower.messages import readable
 
 
 class Unreachable(RunError):
     """The hub did not answer: it may be back soon."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """A run as the hub knows it."""
-
-    id: int
-    name: str
-    status: str
-    result: str
-    details: str
-
-    @property
-    def over(self) -> bool:
-        """Has it ended, well or not?"""
-        return self.status == "finished"
 
 
 class HubClient:
@@ -74,22 +29,16 @@ class HubClient:
 
     def __init__(self, address: str, ca: Path | None, insecure: bool, token: str) -> None:
         self.address = address
-        self.token = token
         try:
             root = None if insecure or ca is None else ca.read_bytes()
         except OSError as error:
             raise UsageError(f"--ca {ca}: {error.strerror}") from None
-        self.control = ControlHttpClient.from_server_address(
-            address,
-            insecure,
-            root,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Pass(token)],
-        )
+        headers = {TOKEN.decode(): token}
+        self.control = Control(address, insecure, root, headers)
         verify: Any = True
         if root is not None:
             verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             verify.load_verify_locations(cadata=root.decode("ascii"))
-        headers = {TOKEN.decode(): token}
         base = f"{'http' if insecure else 'https'}://{address}"
         self.http = httpx.Client(base_url=base, verify=verify, headers=headers, timeout=30.0)
 
@@ -106,76 +55,70 @@ class HubClient:
 
     def register(self, name: str, public: bytes) -> str:
         """Let the site with this key in, under this name."""
+        body = {"name": name, "key": public.hex()}
+        self._call(lambda: self.http.post("/fedstill/keys", json=body).raise_for_status())
         try:
-            self._call(lambda: self.control.RegisterNode(RegisterNodeRequest(public_key=public, name=name)))
+            self._call(lambda: self.control.register(name, public))
         except RunError as error:
             if "in use" not in str(error):
                 raise
             return f"site {name}: key is registered already"
         return f"site {name}: key registered"
 
-    def start(self, run: str, experiment: Mapping[str, Any], wait: float) -> int:
+    def revoke(self, name: str) -> str:
+        """Shut out the site of this name: its key is not taken any more."""
+        self._call(lambda: self.http.delete(f"/fedstill/keys/{name}").raise_for_status())
+        return f"site {name}: key revoked"
+
+    def start(self, run: str, experiment: Mapping[str, Any], wait: float, signature: str = "") -> int:
         """Start a run, or go on with the one of this name."""
-        import hashlib
-
-        content, _ = build_fab_from_files({"pyproject.toml": PROJECT.encode()})
-        order: Any = {"run": run, "experiment": json.dumps(experiment), "wait": float(wait)}
-        request = StartRunRequest(
-            fab=fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {})),
-            override_config=user_config_to_proto(order),
-        )
-        found = self._call(lambda: self.control.StartRun(request))
-        if not found.HasField("run_id"):
+        order = {"run": run, "experiment": json.dumps(experiment), "wait": float(wait), "signature": signature}
+        number = self._call(lambda: self.control.start(app_bundle(), order))
+        if number is None:
             raise RunError(f"{self.address}: the hub did not start the run")
-        return int(found.run_id)
+        return int(number)
 
-    def runs(self, run_id: int | None = None) -> list[Known]:
+    def runs(self, run_id: int | None = None) -> list[KnownRun]:
         """The hub's runs, the newest first."""
-        request = ListRunsRequest(limit=100) if run_id is None else ListRunsRequest(run_id=run_id)
-        found = self._call(lambda: self.control.ListRuns(request))
-        return [
-            Known(
-                r.run_id, str(user_config_from_proto(r.override_config).get("run", "")), r.status.status,
-                r.status.sub_status, r.status.details,
-            )
-            for r in sorted(found.run_dict.values(), key=lambda r: r.pending_at, reverse=True)
-        ]  # fmt: skip
+        found: list[KnownRun] = self._call(lambda: self.control.runs(run_id))
+        return found
 
-    def last(self, run: str) -> Known | None:
+    def last(self, run: str) -> KnownRun | None:
         """The newest of the hub's runs with this name."""
         return next((known for known in self.runs() if known.name == run), None)
 
+    def plan_of(self, run: str) -> Mapping[str, Any] | None:
+        """The experiment that a run of this name began with, if it has begun."""
+        found = self._call(lambda: self.http.get(f"/fedstill/plans/{run}"))
+        return None if found.status_code == httpx.codes.NOT_FOUND else dict(found.raise_for_status().json())
+
     def stop(self, run_id: int) -> None:
         """End a run; its checkpoints stay."""
-        self._call(lambda: self.control.StopRun(StopRunRequest(run_id=run_id)))
+        self._call(lambda: self.control.stop(run_id))
 
     def lines(self, run_id: int) -> Iterator[str]:
         """The run's log from its beginning, line by line, as it grows."""
         rest = ""
         try:
-            for piece in self.control.StreamLogs(StreamLogsRequest(run_id=run_id, after_timestamp=0.0)):
-                *whole, rest = (rest + piece.log_output).split("\n")
+            for piece in self.control.log(run_id):
+                *whole, rest = (rest + piece).split("\n")
                 yield from whole
         except httpx.TransportError as error:
             raise Unreachable(f"{self.address}: lost the line ({error})") from None
         except httpx.HTTPStatusError as error:
-            raise _told(self.address, error) from None
+            raise _failure(self.address, error) from None
         if rest:
             yield rest
 
     def rounds(self, run_id: int) -> int:
         """How many rounds a run has told of so far."""
-        log = self._call(
-            lambda: next(self.control.StreamLogs(StreamLogsRequest(run_id=run_id, after_timestamp=0.0)), None)
-        )
-        lines = [] if log is None else log.log_output.split("\n")
-        return max((told["row"]["round"] for told in _told_by(iter(lines)) if "row" in told), default=0)
+        log = self._call(lambda: next(self.control.log(run_id), ""))
+        return max((news["row"]["round"] for news in news_in(log.split("\n")) if "row" in news), default=0)
 
     def fetch(self, run: str, out: Path) -> Path:
         """Bring a run's folder home, in place of an older copy of it."""
         target = out / run
-        mine = target / "setting.json"
-        if target.exists() and not mine.exists():
+        if target.exists() and not (target / "setting.json").exists():
             raise UsageError(
                 f"{target}: is there already and no copy of a deployed run; choose another --name or --out"
             )
@@ -210,52 +153,54 @@ class HubClient:
                 ) from None
             raise Unreachable(f"{self.address}: no answer ({text or type(error).__name__})") from None
         except httpx.HTTPStatusError as error:
-            raise _told(self.address, error) from None
+            raise _failure(self.address, error) from None
 
 
-class _Pass:
-    """Shows the hub's token with every request."""
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-
-    def intercept(self, context: Any, call_next: Any) -> httpx.Response:
-        """Add the header."""
-        context.request.headers[TOKEN.decode()] = self.token
-        found: httpx.Response = call_next(context)
-        return found
-
-
-def _told(address: str, error: httpx.HTTPStatusError) -> RunError | UsageError:
+def _failure(address: str, error: httpx.HTTPStatusError) -> RunError | UsageError:
+    """What a hub's refusal means to the user."""
+    status = error.response.status_code
     try:
         body = error.response.text
-        said = json.loads(body)
-        detail = said.get("detail") or said.get("public_details") or said.get("message") or body
+        found = json.loads(body)
+        detail = found.get("detail") or found.get("public_details") or found.get("message") or body
     except (ValueError, httpx.ResponseNotRead, AttributeError):
-        detail = f"HTTP {error.response.status_code}"
-    kind = UsageError if error.response.status_code in (401, 404) else RunError
-    return kind(f"{address}: {detail}")
+        detail = f"HTTP {status}"
+    if status >= 500:
+        return Unreachable(f"{address}: {readable(str(detail))}")
+    kind = UsageError if status in (400, 401, 404) else RunError
+    return kind(f"{address}: {readable(str(detail))}")
 
 
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 def deploy(
-    hub: HubClient, run: str, experiment: Mapping[str, Any], out: Path, wait: float, tell: Tell, patience: float = 600.0
+    hub: HubClient,
+    run: str,
+    experiment: Mapping[str, Any],
+    out: Path,
+    wait: float,
+    tell: Tell,
+    patience: float = 600.0,
+    signature: str = "",
 ) -> Path:
     """Start the run (or join it, or go on with it), follow it to its end, and bring it home."""
     known = hub.last(run)
-    run_id = known.id if known is not None and not known.over else hub.start(run, experiment, wait)
+    if known is not None and not known.over:
+        _same(hub, run, experiment)
+        run_id = known.id
+    else:
+        run_id = hub.start(run, experiment, wait, signature)
     instance, seen, failed = hub.instance(), 0, ""
     while True:
         try:
-            for what in _told_by(hub.lines(run_id)):
-                if "row" in what:
-                    if what["row"]["round"] <= seen:
+            for news in news_in(hub.lines(run_id)):
+                if "row" in news:
+                    if news["row"]["round"] <= seen:
                         continue  # the log is read from its beginning again after a break
-                    seen = what["row"]["round"]
-                failed = str(what.get("failed", failed))
-                tell(what)
+                    seen = news["row"]["round"]
+                failed = str(news.get("failed", failed))
+                tell(news)
             end = hub.runs(run_id)[0]
             if end.over:
                 break
@@ -264,20 +209,26 @@ def deploy(
             now = _back(hub, patience)
             if now != instance:
                 instance = now
-                run_id = _again(hub, run, run_id, experiment, wait, tell)
+                run_id = _again(hub, run, run_id, lambda: hub.start(run, experiment, wait, signature), tell)
     if end.result != "completed":
         why = failed or end.details or end.result
         raise RunError(f"run {run} ended: {why}; `fedstill deploy` again goes on from its last checkpoint")
     return hub.fetch(run, out)
 
 
-def _told_by(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
-    for line in lines:
-        if line.startswith(TELL):
-            try:
-                yield json.loads(line.removeprefix(TELL))
-            except ValueError:
-                continue
+def _same(hub: HubClient, run: str, experiment: Mapping[str, Any]) -> None:
+    """Refuse to join a run that is under way with other settings."""
+    from fedstill.experiment.config import identity
+
+    there = hub.plan_of(run)
+    if there is None:
+        return
+    old, new = (identity(settings, "clients", "active", "rounds") for settings in (there, experiment))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            raise UsageError(
+                f"run {run} is under way with {key} = {old.get(key)!r}, not {new.get(key)!r}: take another --name"
+            )
 
 
 def _back(hub: HubClient, patience: float) -> str:
@@ -293,7 +244,7 @@ def _back(hub: HubClient, patience: float) -> str:
             pause = min(2 * pause, 10.0)
 
 
-def _again(hub: HubClient, run: str, run_id: int, experiment: Mapping[str, Any], wait: float, tell: Tell) -> int:
+def _again(hub: HubClient, run: str, run_id: int, start: Callable[[], int], tell: Tell) -> int:
     """The hub was started anew, and the run's process died with it: start it again; it goes on from its checkpoint."""
     known = next((k for k in hub.runs() if k.id == run_id), None)
     if known is not None and known.over and known.result == "completed":
@@ -301,4 +252,4 @@ def _again(hub: HubClient, run: str, run_id: int, experiment: Mapping[str, Any],
     if known is not None and not known.over:
         hub.stop(run_id)
     tell({"note": "the hub was restarted; the run goes on from its last checkpoint"})
-    return hub.start(run, experiment, wait)
+    return start()

@@ -1,19 +1,26 @@
 """What a deployed run agrees on when it begins: which plans can be deployed, and the setting the sites make."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from fedstill.core.errors import DataError, FedstillError, UsageError
+from fedstill.core.kind import kind_of, sides
 from fedstill.data import Dataset, load
 from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.setting import Setting, with_tuples
 from fedstill.experiment.stage import assigned
-from fedstill.flower.messages import Enrolled
+from fedstill.flower.caps import capped
+from fedstill.flower.messages import LARGEST_SAMPLE, MOST_CLASSES, Enrolled, plain_names, readable
+from fedstill.models.registry import models
 
 
-def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:
+def settle(run: str, run_id: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Setting:
     """What follows from the sites' introductions; refuses sites that do not fit together."""
     sites = tuple(sorted(enrolled))
     known = [introduced(enrolled[site]) for site in sites]
@@ -22,9 +29,12 @@ def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Sett
     if len(classes) < 2:
         raise DataError(f"all sites have one class only ({classes[0]}); at least two are needed")
     plan = replace(plan, data="sites", clients=len(sites), transport="flower")
+    sizes = tuple(enrolled[s].samples for s in sites)
+    counted = capped(sizes, plan.largest_share)
+    tests = tuple(enrolled[s].tests for s in sites)
     base = Setting(
-        run, plan.plain(), sites, tuple(enrolled[s].samples for s in sites), tuple(enrolled[s].tests for s in sites),
-        classes, pooled(known).plain(), known[0].dtype, min(party.lowest for party in known), (),
+        run, plan.plain(), sites, sizes, tests, classes, pooled(known).plain(), known[0].dtype,
+        min(party.lowest for party in known), (), run_id, () if counted == sizes else counted,
     )  # fmt: skip
     return replace(base, specs=_models(plan, base.sample(), [enrolled[site].model for site in sites], sites))
 
@@ -32,6 +42,9 @@ def settle(run: str, plan: Experiment, enrolled: Mapping[str, Enrolled]) -> Sett
 def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequence[str]) -> tuple[str, ...]:
     """Every site's model: its own where it named one, else what the experiment gives it; last the server's."""
     *given, server = assigned(plan, sample)
+    for site, model in zip(sites, asked, strict=True):
+        if refused := misnamed(model, (*given, server)):
+            raise UsageError(f"site {site}: {refused}")
     chosen = [mine if mine != "auto" else theirs for mine, theirs in zip(asked, given, strict=True)]
     if plan.method.one_architecture:
         if plan.model == "auto" and not plan.models and asked[0] != "auto":
@@ -45,22 +58,62 @@ def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequ
     return (*chosen, server)
 
 
+def misnamed(model: str, named: Sequence[str]) -> str | None:
+    """Why the hub does not take a model by this name from a site: code that only a site names is never imported."""
+    if model == "auto" or model in models or model in named:
+        return None
+    return f"model {model!r}: neither one of fedstill's ({', '.join(models)}) nor named by the experiment"
+
+
 def introduced(site: Enrolled) -> Summary:
-    """What a site says of its data, checked as far as that can be done from afar."""
+    """What a site says of its data, as far as that can be believed from afar."""
+    known = Summary(**with_tuples(site.summary.model_dump_json()))
     try:
-        known = Summary(**with_tuples(site.summary))
-        wrong = unsound(known)
-        sound = (
-            wrong is None
-            and 0 < site.samples <= known.size
-            and site.tests >= 0
-            and all(isinstance(name, str) for name in known.class_names)
-        )
-    except (ValueError, TypeError, AttributeError, IndexError, FedstillError):
-        sound = False
-    if not sound:
-        raise DataError("its introduction is not sound")
+        wrong = unsound(known) or oversized(known.kind)
+    except (FedstillError, ValueError, TypeError, IndexError) as error:
+        wrong = str(error)
+    if wrong:
+        raise DataError(f"its introduction is not sound: {readable(wrong)}")
     return known
+
+
+def oversized(kind: Mapping[str, object]) -> str | None:
+    """Why samples of this kind are too large to be taken from a stranger; None where they are not."""
+    shape = kind_of(kind).shape
+    if min(shape, default=1) < 1 or math.prod(shape) > LARGEST_SAMPLE:
+        return f"samples of {sides(shape)}: at most {LARGEST_SAMPLE:,} numbers"
+    return None
+
+
+_settings: TypeAdapter[Setting] = TypeAdapter(Setting)
+
+
+def read_setting(text: str) -> Setting:
+    """A setting from its JSON, as it came from a hub: every field of its type, or it is refused."""
+    try:
+        setting = _settings.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"setting.{where}: {readable(first['msg'])}") from None
+    counts = {len(setting.sites), len(setting.sizes), len(setting.tests), len(setting.specs) - 1}
+    if len(counts) != 1 or (setting.counted and len(setting.counted) != len(setting.sites)):
+        raise DataError("setting: sites, sizes, tests and models must be as many")
+    if not _finite((setting.lowest, setting.kind, setting.experiment)):
+        raise DataError("setting: a number that is not finite")
+    wrong = plain_names(setting.kind) or oversized(setting.kind)
+    if wrong is not None or len(setting.class_names) > MOST_CLASSES:
+        raise DataError(f"setting: {wrong or 'too many classes'}")
+    return setting
+
+
+def _finite(value: Any) -> bool:
+    """Are all numbers in a plain value finite?"""
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def public_set(plan: Experiment, here: str | None) -> Dataset | None:

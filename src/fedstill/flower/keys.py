@@ -1,8 +1,11 @@
 """Keys of sites, and certificates for a hub that has none yet."""
 
 import datetime
+import io
 import ipaddress
 import os
+import tarfile
+import tempfile
 from pathlib import Path
 
 from fedstill.core.errors import UsageError
@@ -21,6 +24,63 @@ def make_key(path: Path) -> tuple[Path, Path]:
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _new(public, line + b" " + path.name.encode() + b"\n", 0o644)
     return path, public
+
+
+def make_person_key(path: Path) -> tuple[Path, Path]:
+    """A person's key pair to sign experiments with (ed25519, OpenSSH's format): `path` and `path`.pub."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    public = path.with_name(path.name + ".pub")
+    _free(public)
+    key = Ed25519PrivateKey.generate()
+    _new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
+    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _new(public, line + b" " + path.name.encode() + b"\n", 0o644)
+    return path, public
+
+
+def make_kit(path: Path, hub: str, ca: Path) -> tuple[Path, Path]:
+    """Everything that the site `path`.name needs to join a hub, in `path`.tar, and its public key beside it.
+
+    The kit holds the site's new private key, the authority's certificate, a policy to be adapted and a script that
+    starts the site with its data.
+    """
+    try:
+        authority = ca.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--ca {ca}: {error.strerror}") from None
+    target, name = path.with_name(path.name + ".tar"), path.name
+    _free(target)
+    with tempfile.TemporaryDirectory() as draft:
+        private, public = make_key(Path(draft) / name)
+        script = (
+            f"#!/bin/sh\n# sh start.sh DATA: this site, with its own data (.npz or image folder)\nexec fedstill site"
+            f' --hub {hub} --ca ca.crt --key {name} --policy policy.toml --state state --data "$1"\n'
+        )
+        files = {"ca.crt": authority, "policy.toml": POLICY.encode(), "start.sh": script.encode()}
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w") as tar:
+            for file, content in {name: private.read_bytes(), **files}.items():
+                entry = tarfile.TarInfo(f"{name}-kit/{file}")
+                entry.size, entry.mode = len(content), 0o600
+                tar.addfile(entry, io.BytesIO(content))
+        _new(target, made.getvalue(), 0o600)
+        _new(path.with_name(f"{name}.pub"), public.read_bytes(), 0o644)
+    return target, path.with_name(f"{name}.pub")
+
+
+POLICY = """# What this site takes part in; `fedstill site --policy policy.toml --explain` says what follows from it.
+# methods = ["fedavg", "fedkf"]      # none named: all
+least_batch = 8
+least_samples = 32
+least_sites = 2
+turn_seconds = 3600
+# approval = true                    # a person approves each experiment: fedstill site --approve NUMBER
+# signers = ["alice.pub"]            # only experiments that one of these signed
+# [settings.lr]
+# most = 0.5
+"""
 
 
 def make_certificates(folder: Path, hosts: list[str]) -> dict[str, Path]:
@@ -93,7 +153,8 @@ def read_public(path: Path) -> bytes:
     """A site's public key, in the form in which Flower registers it."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    from fedstill.flower.api import key_bytes
 
     try:
         key = load_ssh_public_key(path.read_bytes())
@@ -103,7 +164,7 @@ def read_public(path: Path) -> bytes:
         raise UsageError(f"{path}: not a public key of OpenSSH's format ({error})") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UsageError(f"{path}: must be an elliptic-curve key, as `fedstill keys` makes")
-    return bytes(public_key_to_bytes(key))
+    return key_bytes(key)
 
 
 def _free(path: Path) -> None:

@@ -1,121 +1,257 @@
-"""What travels between hub and sites: letters, all of them records.
+"""What travels between hub and sites, and the door that everything passes on both sides.
 
-The hub writes `Enrol`, `Task` and `ExamRequest`; a site answers with `Enrolled`, `Work`, `Marks`, or a `Refusal` that
-says why not. Every answer names its run, round and site, so that one to another letter is never taken for it.
+A message is a head and, where it carries tensors, a body. The head is JSON, one of the types below: every field is
+typed and bounded, nothing else is let in. The body is the bytes of a record (a download, an upload, models to be
+examined). The hub writes `Enrol`, `Task` and `ExamRequest`; a site answers with `Enrolled`, `Work`, `Marks`, or a
+`Refusal` that says why not. Every answer names its run, round and site, so that one to another question is never taken
+for it.
 """
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import State
 
-FORMAT = 1
+FORMAT = 2
+"""Of messages; a site refuses a hub of another one."""
+LARGEST_HEAD = 4 << 20
+"""Bytes of a head: a setting with ten thousand classes and as many sites is smaller."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+"""Drawn by the hub when a run is first started, so that nobody can guess it."""
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,64}$")]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,120}$")]
+Label = Annotated[str, StringConstraints(min_length=0, max_length=120)]
+Line = Annotated[str, StringConstraints(max_length=400)]
+Text = Annotated[str, StringConstraints(max_length=LARGEST_HEAD)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Round = Annotated[int, Field(ge=0, le=10**7)]
+Client = Annotated[int, Field(ge=0, le=10**6)]
+Seconds = Annotated[float, Field(ge=0, le=10**7)]
+Level = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""A pixel's value, or a mean or deviation of such."""
+LARGEST_SAMPLE = 1 << 26
+"""Numbers in one sample."""
+MOST_CLASSES = 10_000
+Plain = bool | Annotated[int, Field(ge=-(10**9), le=10**9)] | Level | Label | None
+_T = TypeVar("_T")
+Many = Annotated[tuple[_T, ...], Field(max_length=10_000)]
 
 
-@record.record
-class Enrol:
-    """Who are you? `experiment` is JSON; the site refuses a format it does not know."""
+class _Head(BaseModel):
+    """Base of all heads: immutable, strictly typed, no field more and none less."""
 
-    run: str
-    format: int
-    experiment: str
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    def dumps(self) -> bytes:
+        """The head as JSON."""
+        return self.model_dump_json().encode()
 
 
-@record.record
-class Enrolled:
-    """A site introduces itself: its name, its model, and its data in a few numbers (`summary` is JSON)."""
+class Enrol(_Head):
+    """Who are you? `experiment` is the plan as JSON."""
 
-    run: str
-    site: str
-    samples: int
-    tests: int
-    model: str
-    summary: str
-    public: str
+    kind: Literal["enrol"] = "enrol"
+    run: Name
+    run_id: RunId
+    format: Annotated[int, Field(ge=0, le=1000)]
+    experiment: Text
+    signature: Annotated[str, StringConstraints(max_length=200)] = ""
+    """Of the person who started it, where the hub was given one (base64)."""
+
+
+class DataSummary(_Head):
+    """A site's training samples in a few numbers; see `data.summary.Summary`, field by field."""
+
+    size: Count
+    kind: Annotated[dict[Label, Plain | Many[Plain] | Many[Many[Plain]]], Field(max_length=50)]
+    dtype: Literal["uint8", "float32", "int32"]
+    measured_mean: Many[Level]
+    measured_std: Many[Level]
+    counts: Many[Count]
+    lowest: Level
+    class_names: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MOST_CLASSES)]
+
+    @model_validator(mode="after")
+    def sound(self) -> "DataSummary":
+        """The kind is one of fedstill's, class names differ, class numbers are no higher than there may be classes."""
+        if (wrong := plain_names(self.kind)) is not None:
+            raise ValueError(wrong)
+        if len(set(self.class_names)) != len(self.class_names):
+            raise ValueError("class names must differ")
+        if any(name.isdecimal() and (len(name) > 5 or int(name) >= MOST_CLASSES) for name in self.class_names):
+            raise ValueError(f"a class's number must be below {MOST_CLASSES}")
+        return self
+
+
+def plain_names(kind: Mapping[str, object]) -> str | None:
+    """Why a kind is not taken from a stranger: it must be called by a plain name, never by where code stands."""
+    name = kind.get("name")
+    return None if isinstance(name, str) and re.fullmatch("[a-z0-9_-]{1,40}", name) else "a kind without a plain name"
+
+
+class Enrolled(_Head):
+    """A site introduces itself: its name, its model, its data in a few numbers, and what it knows of this run."""
+
+    kind: Literal["enrolled"] = "enrolled"
+    run: Name
+    run_id: RunId
+    site: Name
+    samples: Annotated[int, Field(ge=1, le=10**9)]
+    tests: Count
+    model: ModelName
+    summary: DataSummary
+    public: Digest
     """A checksum of the public set, for methods that need one."""
+    data: Digest
+    """A checksum of the site's own data under a secret of the site: it tells the hub only whether they changed."""
+    turns: Round
+    """How many turns of this run the site remembers."""
+
+    @model_validator(mode="after")
+    def sound(self) -> "Enrolled":
+        """The training samples are a part of the samples summed up."""
+        if self.samples > self.summary.size:
+            raise ValueError(f"samples = {self.samples}: more than the {self.summary.size} summed up")
+        return self
 
 
-@record.record
-class Task:
-    """A client's turn: all a site needs, even if it was started again; the method's download is attached."""
+class Task(_Head):
+    """A client's turn: all a site needs, even if it was started again; the body is the method's download."""
 
-    run: str
-    round: int
-    client: int
-    setting: str
-    kept: int
+    kind: Literal["task"] = "task"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    setting: Text
+    kept: Round
     """A round the hub will not go back behind: what a site kept from before is no longer needed."""
+    deadline: Seconds
+    """Seconds after which nobody waits for the answer any more."""
 
 
-@record.record
-class Work:
-    """The upload of a turn, and how long it took."""
+class Work(_Head):
+    """What a turn took; the body is the upload."""
 
-    run: str
-    round: int
-    client: int
-    site: str
-    seconds: float
-    upload: Any
+    kind: Literal["work"] = "work"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    site: Name
+    seconds: Seconds
 
 
-@record.record
-class ExamRequest:
-    """The models attached are to be tested on the site's local test."""
+class ExamRequest(_Head):
+    """The models in the body are to be tested on the site's local test."""
 
-    run: str
-    round: int
-    client: int
-    setting: str
+    kind: Literal["exam"] = "exam"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    setting: Text
+    deadline: Seconds
+
+
+class Marks(_Head):
+    """How many of its test samples each model got right; `own` is the site's own model's, where it has one.
+
+    `classes` counts right answers per class and model, and under the empty name the test samples per class, when the
+    experiment asks.
+    """
+
+    kind: Literal["marks"] = "marks"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    site: Name
+    total: Count
+    right: Annotated[dict[Label, Count], Field(max_length=1000)]
+    own: Count | None
+    classes: Annotated[
+        dict[Label, Annotated[tuple[Count, ...], Field(max_length=MOST_CLASSES)]], Field(max_length=1000)
+    ]
+
+    @model_validator(mode="after")
+    def sound(self) -> "Marks":
+        """Nobody gets more right than there are samples, nor more of a class than it has."""
+        counts = [*self.right.values(), *([] if self.own is None else [self.own]), *map(sum, self.classes.values())]
+        if any(count > self.total for count in counts):
+            raise ValueError(f"more right answers than the {self.total} there are")
+        there = self.classes.get("")
+        if self.classes and (there is None or any(len(hits) != len(there) for hits in self.classes.values())):
+            raise ValueError("counts per class must be as many as there are classes")
+        if there is not None and any(h > n for hits in self.classes.values() for h, n in zip(hits, there, strict=True)):
+            raise ValueError("more right answers of a class than it has samples")
+        return self
+
+
+class Refusal(_Head):
+    """Why a site did not do what it was asked."""
+
+    kind: Literal["refusal"] = "refusal"
+    run: Annotated[str, StringConstraints(max_length=80)]
+    site: Name
+    why: Line
 
 
 @record.record
 class Models:
-    """What is attached to an exam: weights by the models' names."""
+    """The body of an exam: weights by the models' names."""
 
     weights: Mapping[str, State]
 
 
-@record.record
-class Marks:
-    """How many of its test samples each model got right; `own` is the site's own model's, where it has one.
+Head = TypeVar("Head", bound=_Head)
+Question = Enrol | Task | ExamRequest
+Answer = Enrolled | Work | Marks | Refusal
+_questions: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
+_answers: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 
-    `classes` counts right answers per class and model, and the test samples per class, when the experiment asks.
+
+def question(head: bytes) -> Question:
+    """The question in these bytes, at a site's door."""
+    return _read(_questions, head)
+
+
+def answer(head: bytes) -> Answer:
+    """The answer in these bytes, at the hub's door."""
+    return _read(_answers, head)
+
+
+def _read(kinds: TypeAdapter[_T], head: bytes) -> _T:
+    if len(head) > LARGEST_HEAD:
+        raise FedstillError(f"a head of {len(head)} bytes: at most {LARGEST_HEAD} are read")
+    try:
+        return kinds.validate_json(head)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise FedstillError(readable(f"{where or 'message'}: {first['msg']}")) from None
+
+
+def readable(text: str, most: int = 300) -> str:
+    """A stranger's words as one short line: no line breaks, no control characters, nothing a terminal obeys.
+
+    >>> readable("a\\x1b[31mb\\nc")
+    'a?[31mb?c'
     """
-
-    run: str
-    round: int
-    client: int
-    site: str
-    total: int
-    right: Mapping[str, int]
-    own: int | None
-    classes: Mapping[str, tuple[int, ...]]
-
-
-@record.record
-class Refusal:
-    """Why a site did not do what it was asked."""
-
-    run: str
-    site: str
-    why: str
+    line = "".join(character if character.isprintable() else "?" for character in text)
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def checked_name(kind: str, name: str) -> str:
     """A run's or site's name, fit to be a file's name."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", name):
+    if not re.fullmatch(NAME, name):
         raise UsageError(f"{kind} {name!r}: must be up to 80 letters, digits, dots, dashes and underscores")
     return name
-
-
-def opened(data: bytes, *kinds: type) -> Any:
-    """The letter in these bytes, of one of the kinds expected."""
-    letter = record.loads(data)
-    if not isinstance(letter, kinds):
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise FedstillError(f"a {type(letter).__name__} where a letter of kind {names} was expected")
-    return letter

@@ -1,4 +1,4 @@
-"""A SuperNode that stays warm: it speaks Flower's Fleet API and answers letters in its own process.
+"""A node that stays warm: it speaks Flower's Fleet API and hands each question to the site's worker.
 
 A stock SuperNode starts a process for every message, imports torch anew, sleeps three seconds between looks, and runs
 the code that the hub sends. This one keeps data and models in memory, looks several times a second, and never runs
@@ -11,46 +11,38 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Message
-from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    RegisterNodeFleetRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_and_inflate_object_from_tree, push_objects
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.record import write
-from fedstill.flower.transport import packed, unpacked
+from fedstill.flower.api import Fleet, Incoming, TooLate, new_keys
+from fedstill.flower.content import packed, unpacked
+from fedstill.flower.messages import readable
+from fedstill.flower.worker import Cancelled
 
 HEARTBEAT = 10.0
 """Seconds between signs of life; the hub takes a node for gone after twice as long."""
 LOOK, IDLE = 0.25, 1.0
-"""Seconds between looks for a letter: while a run is going on, and half a minute after the last letter."""
+"""Seconds between looks for a message: while a run is going on, and half a minute after the last message."""
+STILL_WANTED = 3.0
+"""Seconds between asking, during a turn, whether its run still goes on."""
 PATIENCE = 8.0
 """The longest pause between two tries to reach the hub."""
+UNFINISHED = 600.0
+"""Seconds that a message may take to come in."""
 
-Answer = Callable[[bytes, bytes | None], bytes]
+
+class Answers(Protocol):
+    """Who answers questions: the site's worker."""
+
+    def __call__(self, head: bytes, body: bytes | None, given_up: Callable[[], bool]) -> tuple[bytes, bytes | None]:
+        """The answer's head and body; `Cancelled` when `given_up()` said so first."""
+
+    def refuse(self, why: str) -> bytes:
+        """The answer to something that is no question."""
 
 
 @dataclass(frozen=True)
@@ -70,71 +62,77 @@ class Gone(Exception):
 class WarmNode:
     """Connects to the hub, and again when the line breaks, until it is told to stop."""
 
-    def __init__(self, line: Line, state: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, line: Line, state: Path, report: Callable[[str], None], largest: int = 1 << 30) -> None:
         self.line = line
         self.memory = state / "node"
-        self.say = say
+        self.report = report
+        self.largest = largest
         self.stopped = threading.Event()
+        self.connected = False
         self.keys = _keys(line.key)
 
-    def serve(self, answer: Answer) -> None:
-        """Answer letters until stopped; being turned away for good raises."""
+    def serve(self, answers: Answers) -> None:
+        """Answer questions until stopped; being turned away for good raises."""
         pause = 0.5
         while not self.stopped.is_set():
             try:
-                with _client(self.line, self.keys) as client:
-                    node = self._enter(client)
-                    self.say(f"connected to {self.line.address} as node {node.node_id}")
+                with self._fleet() as fleet:
+                    node = self._enter(fleet)
+                    self.report(f"connected to {self.line.address} as node {node}")
                     pause = 0.5
-                    self._stay(client, node, answer)
+                    self.connected = True
+                    self._stay(fleet, node, answers)
             except (Gone, httpx.TransportError, httpx.HTTPStatusError) as error:
+                self.connected = False
                 _final(error, self.line)
-                self.say(f"no line to {self.line.address} ({_brief(error)}); trying again in {pause:g} s")
+                self.report(f"no line to {self.line.address} ({_brief(error)}); trying again in {pause:g} s")
                 self.stopped.wait(pause)
                 pause = min(2 * pause, PATIENCE)
 
     def stop(self) -> None:
-        """Leave after the letter under way."""
+        """Leave now; a turn under way is given up."""
         self.stopped.set()
 
-    def _enter(self, client: FleetHttpClient) -> Node:
-        public = public_key_to_bytes(self.keys[1])
+    def _fleet(self) -> Fleet:
+        return Fleet(self.line.address, self.line.insecure, self.line.root, self.keys)
+
+    def _enter(self, fleet: Fleet) -> int:
         if self.line.key is None:
-            client.RegisterNode(RegisterNodeFleetRequest(public_key=public))
-        known = self._good_bye(client)
+            fleet.register()
+        known = self._good_bye(fleet)
         try:
-            found = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
+            node = fleet.activate(HEARTBEAT)
         except httpx.HTTPStatusError as error:
             if known or error.response.status_code >= 500:
                 raise
             raise RunError(
                 f"{self.line.address}: the hub turned this site away; "
-                "its key is not registered (fedstill hub --allow), or another site uses it"
+                "its key is not registered (fedstill hub --allow) or was revoked, or another site uses it"
             ) from None
-        write(self.memory, str(found.node_id).encode())
-        return Node(node_id=found.node_id)
+        write(self.memory, str(node).encode())
+        return node
 
-    def _good_bye(self, client: FleetHttpClient) -> bool:
+    def _good_bye(self, fleet: Fleet) -> bool:
         """A node killed a moment ago still counts as there, and could not enter: it leaves first. Is it known?"""
         if self.line.key is None or not self.memory.exists():
             return self.line.key is None
         try:
-            client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.memory.read_text())))
+            fleet.leave(int(self.memory.read_text()))
         except ValueError:
             return False
         except httpx.HTTPStatusError as error:
             return bool(error.response.status_code != httpx.codes.UNAUTHORIZED)
         return True
 
-    def _stay(self, client: FleetHttpClient, node: Node, answer: Answer) -> None:
-        beat = _Heart(self.line, self.keys, node)
+    def _stay(self, fleet: Fleet, node: int, answers: Answers) -> None:
+        beat = _Heart(self._fleet, node)
         beat.start()
         last = 0.0
         try:
             while not self.stopped.is_set():
                 if beat.stopped.is_set():
                     raise Gone("the hub does not know this node any more")
-                if self._look(client, node, answer):
+                if self._look(fleet, node, answers):
                     last = time.monotonic()
                 else:
                     self.stopped.wait(LOOK if time.monotonic() - last < 30 else IDLE)
@@ -142,69 +140,72 @@ class WarmNode:
             beat.stopped.set()
             if self.stopped.is_set():
                 with contextlib.suppress(httpx.HTTPError):
-                    client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+                    fleet.leave(node)
 
-    def _look(self, client: FleetHttpClient, node: Node, answer: Answer) -> bool:
-        """Take a letter and answer it; False when there is none."""
-        found = client.PullMessages(PullMessagesRequest(node=node))
-        if not found.messages_list:
+    def _look(self, fleet: Fleet, node: int, answers: Answers) -> bool:
+        """Take a message and answer it; False when there is none."""
+        incoming = fleet.look(node, self.largest)
+        if incoming is None:
             return False
-        head = message_from_proto(found.messages_list[0])
-        run, tree = head.metadata.run_id, found.message_object_trees[0]
-        message = pull_and_inflate_object_from_tree(
-            tree,
-            make_pull_object_fn_protobuf(client.PullObject, node, run),
-            make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run),
-            return_type=Message,
-        )
-        message.metadata.__dict__["_message_id"] = tree.object_id
         began = time.monotonic()
-        reply = Message(packed(answer(*unpacked(message.content))), reply_to=message)
+        head: bytes
+        body: bytes | None = None
         try:
-            self._send(client, node, run, reply, time.monotonic() - began)
-        except ObjectPushError:
-            self.say("an answer came too late")
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != httpx.codes.FORBIDDEN:
-                raise
-            self.say("the run is over: an answer came too late")
+            question = self._question(fleet, node, incoming)
+            head, body = answers(*question, self._given_up(fleet, node, incoming.run))
+        except Cancelled:
+            self.report("a turn was given up: its run is over, or this site is about to stop")
+            return True
+        except FedstillError as error:
+            head = answers.refuse(str(error))
+        try:
+            fleet.answer(node, incoming, packed(head, body), time.monotonic() - began)
+        except TooLate as error:
+            self.report(str(error))
         return True
 
-    def _send(self, client: FleetHttpClient, node: Node, run: int, reply: Message, spent: float) -> None:
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            found = client.PushMessages(
-                PushMessagesRequest(
-                    node=node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[spent],
-                )
-            )
-            push_objects(
-                get_all_nested_objects(reply),
-                make_push_object_fn_protobuf(client.PushObject, node, run, found.session_id),
-                object_ids_to_push=set(found.objects_to_push),
-            )
+    def _question(self, fleet: Fleet, node: int, incoming: Incoming) -> tuple[bytes, bytes | None]:
+        """A message's head and body, as soon as all of it is there."""
+        until = time.monotonic() + UNFINISHED
+        while (content := fleet.fetch(node, incoming, self.largest)) is None:
+            if time.monotonic() > until:
+                raise FedstillError(f"a message that was not all there after {UNFINISHED:g} s")
+            if self.stopped.wait(LOOK):
+                raise Cancelled
+        return unpacked(content)
+
+    def _given_up(self, fleet: Fleet, node: int, run: int) -> Callable[[], bool]:
+        asked = time.monotonic()
+
+        def given_up() -> bool:
+            nonlocal asked
+            if self.stopped.is_set():
+                return True
+            if time.monotonic() - asked < STILL_WANTED:
+                return False
+            asked = time.monotonic()
+            try:
+                return fleet.run_is_over(node, run)
+            except httpx.HTTPError:
+                return False  # a hub that is away may come back before the turn is done
+
+        return given_up
 
 
 class _Heart(threading.Thread):
     """Signs of life over a line of their own, also while a turn is computed."""
 
-    def __init__(self, line: Line, keys: Any, node: Node) -> None:
+    def __init__(self, line: Callable[[], Fleet], node: int) -> None:
         super().__init__(daemon=True)
-        self.line, self.keys, self.node = line, keys, node
+        self.line, self.node = line, node
         self.stopped = threading.Event()
 
     def run(self) -> None:
         """Beat until stopped or unknown to the hub."""
-        with _client(self.line, self.keys) as client:
+        with self.line() as fleet:
             while not self.stopped.wait(HEARTBEAT / 2):
                 try:
-                    known = client.SendNodeHeartbeat(
-                        SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
-                    )
-                    if not known.success:
+                    if not fleet.beat(self.node, HEARTBEAT):
                         self.stopped.set()
                 except httpx.TransportError:
                     continue
@@ -213,18 +214,9 @@ class _Heart(threading.Thread):
                         self.stopped.set()
 
 
-def _client(line: Line, keys: Any) -> FleetHttpClient:
-    return FleetHttpClient.from_server_address(
-        line.address,
-        line.insecure,
-        None if line.insecure else line.root,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(*keys)],
-    )
-
-
 def _keys(file: Path | None) -> Any:
     if file is None:
-        return generate_key_pairs()
+        return new_keys()
     try:
         private = load_ssh_private_key(file.read_bytes(), password=None)
     except FileNotFoundError:
@@ -244,19 +236,17 @@ def _final(error: Exception, line: Line) -> None:
     if isinstance(error, httpx.RemoteProtocolError) and line.insecure:
         raise RunError(f"{line.address}: the hub does not take plain text; leave out --insecure") from None
     if isinstance(error, httpx.HTTPStatusError) and line.insecure and error.response.status_code in (401, 403):
-        raise RunError(
-            f"{line.address}: the hub takes sites with a registered key only ({_body(error)[:200]})"
-        ) from None
+        raise RunError(f"{line.address}: the hub takes sites with a registered key only ({_body(error)})") from None
 
 
 def _body(error: httpx.HTTPStatusError) -> str:
     try:
-        return str(error.response.text)
+        return readable(str(error.response.text), 200)
     except httpx.ResponseNotRead:
         return ""
 
 
 def _brief(error: Exception) -> str:
     if isinstance(error, httpx.HTTPStatusError):
-        return f"HTTP {error.response.status_code} {_body(error)[:200]}"
+        return f"HTTP {error.response.status_code} {_body(error)}"
     return f"{type(error).__name__}: {error}" if not isinstance(error, FedstillError | Gone) else str(error)

@@ -1,6 +1,7 @@
 """The hub's half of a deployed run: enrol the sites, drive the one loop over them, write the run's folder."""
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,34 +22,73 @@ from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
-from fedstill.flower.enrolment import checksum, deployable, public_set, settle
+from fedstill.flower.enrolment import checksum, deployable, misnamed, public_set, settle
 from fedstill.flower.messages import Marks, checked_name
-from fedstill.flower.transport import FlowerTransport, Post, Roster
+from fedstill.flower.post import Post
+from fedstill.flower.roster import Remembered, Roster
+from fedstill.flower.transport import FlowerTransport
 
-Say = Callable[[Mapping[str, Any]], None]
+Tell = Callable[[Mapping[str, Any]], None]
 
 
 def serve(
-    post: Post, run: str, settings: Mapping[str, Any], runs: Path, public: str | None, wait: float, say: Say
+    post: Post,
+    run: str,
+    settings: Mapping[str, Any],
+    runs: Path,
+    public: str | None,
+    wait: float,
+    tell: Tell,
+    signature: str = "",
 ) -> Result:
-    """Run an experiment over the sites that are there, or go on with it from its last checkpoint."""
+    """Run an experiment over the sites that are there, or go on with it from its last checkpoint.
+
+    `post` reaches the nodes, `public` is where this machine has the public set, `wait` is how many seconds sites have
+    to come, `tell` is given what whoever started the run should know, and `signature` is that person's.
+    """
     folder = runs / checked_name("run", run)
     folder.mkdir(parents=True, exist_ok=True)
     with writing(folder, wait=15), one_thread():  # the one before may be about to end
         known = folder / "setting.json"
         setting = Setting.read(known.read_text()) if known.exists() else None
+        run_id = secrets.token_hex(16) if setting is None else setting.run_id
         plan = deployable(experiment(settings))
         if setting is not None:
             setting = _same(folder, setting, plan)
             plan = setting.plan
-        roster = Roster(post, run, json.dumps(plan.plain()))
+        roster = Roster(post, run, run_id, json.dumps(plan.plain()), signature)
         if setting is None:
-            setting = settle(run, plan, _enrolled(roster, plan, public, wait, say))
+            enrolled = _enrolled(roster, plan, public, wait, tell)
+            setting = settle(run, run_id, plan, enrolled)
+            roster.remembered = {site: Remembered(found.data) for site, found in enrolled.items()}
         else:
-            _returned(roster, setting, wait, say)
+            roster.remembered = _remembered(folder, setting)
+            _returned(roster, setting, wait, tell)
         for site, why in roster.refused.items():
-            say({"note": f"{site} {why}"})
-        return _train(post, roster, setting, folder, public, say)
+            tell({"note": f"{site} {why}"})
+        if setting.counted:
+            tell({"note": _capped(setting)})
+        return _train(post, roster, setting, folder, public, tell)
+
+
+def _capped(setting: Setting) -> str:
+    """Who counts for less than it claims."""
+    less = [
+        f"{site} counts as {counts} samples instead of {size}"
+        for site, size, counts in zip(setting.sites, setting.sizes, setting.counted, strict=True)
+        if counts != size
+    ]
+    return f"largest_share = {setting.plan.largest_share:g}: {', '.join(less)}"
+
+
+def _remembered(folder: Path, setting: Setting) -> dict[str, Remembered]:
+    """What the hub knows of the sites from earlier in the run: their data's checksums, and their last turns."""
+    digests = RunDir.open(folder).read("sites.json") or {}
+    known = {site: Remembered(digests.get(site, "")) for site in setting.sites}
+    for row in RunDir.open(folder).rows():
+        for client in row["client_seconds"]:
+            known[setting.sites[int(client)]].turns = int(row["round"])
+    return known
 
 
 def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
@@ -60,7 +100,7 @@ def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
             raise UsageError(
                 f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: take another --name"
             )
-    changed = {key: now[key] for key in ("rounds", "deadline", "quarantine")}
+    changed = {key: now[key] for key in ("rounds", "deadline", "quarantine", "largest_update")}
     if changed == {key: before[key] for key in changed}:
         return setting
     setting = replace(setting, experiment={**before, **changed})
@@ -69,23 +109,25 @@ def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
     return setting
 
 
-def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float, say: Say) -> Mapping[str, Any]:
+def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float, tell: Tell) -> Mapping[str, Any]:
     """Wait until as many sites as the experiment has clients are there."""
     mine = checksum(public_set(plan, public))
+    named = [spec for spec in (plan.model, plan.server_model, *plan.models) if isinstance(spec, str)]
     until = time.monotonic() + wait
-    told = -1
+    shown = -1
     while True:
         roster.call()
         for site, found in list(roster.enrolled.items()):
             if found.public != mine:
-                roster.refused[site] = f"does not take part: its public set is another than the hub's ({found.public})"
-                del roster.enrolled[site]
-        here = [site for site in roster.enrolled if roster.node(site) is not None]
-        if len(here) != told:
-            told = len(here)
-            say({"note": f"{told} of {plan.clients} sites are here: {', '.join(sorted(here)) or 'none'}"})
+                roster.refuse(site, f"its public set is another than the hub's ({found.public})")
+            elif wrong := misnamed(found.model, named):
+                roster.refuse(site, wrong)
+        here = roster.here()
+        if len(here) != shown:
+            shown = len(here)
+            tell({"note": f"{shown} of {plan.clients} sites are here: {', '.join(here) or 'none'}"})
         if len(here) >= plan.clients:
-            return {site: roster.enrolled[site] for site in sorted(here)}
+            return {site: roster.enrolled[site] for site in here}
         if time.monotonic() > until:
             why = "".join(f"; {site} {reason}" for site, reason in roster.refused.items())
             raise RunError(
@@ -94,7 +136,7 @@ def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float,
         time.sleep(0.3)
 
 
-def _returned(roster: Roster, setting: Setting, wait: float, say: Say) -> None:
+def _returned(roster: Roster, setting: Setting, wait: float, tell: Tell) -> None:
     """A run that goes on waits for its sites, but not for those that stay away."""
     until = time.monotonic() + wait
     while time.monotonic() < until:
@@ -103,12 +145,12 @@ def _returned(roster: Roster, setting: Setting, wait: float, say: Say) -> None:
             return
         time.sleep(0.3)
     away = [site for site in setting.sites if roster.node(site) is None]
-    say({"note": f"going on without {', '.join(away)}"})
+    tell({"note": f"going on without {', '.join(away)}"})
     if len(away) == len(setting.sites):
         raise RunError(f"none of the sites came back within {wait:g} s")
 
 
-def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, say: Say) -> Result:
+def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, tell: Tell) -> Result:
     plan = setting.plan
     ready = setting.stage(RunDir(path, plan.memory).storage, public_set(plan, public))
     ready.env.build(None, None)  # a model that does not fit the data is named before anything runs
@@ -117,15 +159,17 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
         folder = RunDir.open(path)
         checkpoint, notes = folder.latest()
         for note in notes:
-            say({"note": note})
+            tell({"note": note})
         folder.rewind(checkpoint.round if checkpoint else 0)
     else:
         folder = RunDir.create(path, plan.plain(), f"fedstill deploy ({setting.run})")
         tests = {"sites": list(setting.sites), "samples": list(setting.sizes), "tests": list(setting.tests)}
         folder.write("partition.json", {**tests, "class_names": list(setting.class_names), "notes": []})
+        folder.write("sites.json", {site: known.data for site, known in roster.remembered.items()})
         write(path / "setting.json", setting.text().encode())
-    link = FlowerTransport(post, setting, plan.method, Shelf("clients", ready.env.storage), roster)
-    result = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, Telling(setting, link, say))
+    teller = Telling(setting, tell)
+    link = FlowerTransport(post, setting, plan.method, Shelf("clients", ready.env.storage), roster, teller.note)
+    result = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, teller)
     _models(result, plan, ready, folder)
     return result
 
@@ -184,23 +228,20 @@ class Marking:
 
 
 class Telling(Watcher):
-    """Tells whoever started the run how it goes, and counts the sites' failures."""
+    """Tells whoever started the run how it goes."""
 
-    def __init__(self, setting: Setting, link: FlowerTransport, say: Say) -> None:
+    def __init__(self, setting: Setting, tell: Tell) -> None:
         self.setting = setting
-        self.link = link
-        self.say = say
+        self.tell = tell
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
         """The sites are there."""
-        self.say({"started": {"sites": list(self.setting.sites), "folder": str(folder), "first": first}})
+        self.tell({"started": {"sites": list(self.setting.sites), "folder": str(folder), "first": first}})
 
     def round(self, row: Mapping[str, Any]) -> None:
         """A round has ended."""
-        self.say({"row": row})
-        for note in self.link.judge({int(k): why for k, why in row["missing"].items()}, row["active"]):
-            self.say({"note": note})
+        self.tell({"row": row})
 
     def note(self, text: str) -> None:
         """Something the user should know."""
-        self.say({"note": text})
+        self.tell({"note": text})

@@ -42,7 +42,7 @@ def take_turn(message: Any, context: Any) -> Any:
     import torch
     from flwr.app import Message
 
-    from fedstill.flower.transport import packed, unpacked
+    from fedstill.flower.content import packed, unpacked
 
     torch.set_num_threads(1)
     head, load = unpacked(message.content)
@@ -86,7 +86,7 @@ class FlowerSimulation:
         """Give every client its turn on a virtual node; replies come in the order of `downs`."""
         from flwr.app import Message
 
-        from fedstill.flower.transport import packed, unpacked
+        from fedstill.flower.content import packed, unpacked
 
         messages = []
         for place, (client, down) in enumerate(downs.items()):

@@ -1,14 +1,20 @@
-"""A site's own half: it reads a letter, does what it asks with its own data, and writes the answer.
+"""A site's own half: it reads a question, does what it asks with its own data, and writes the answer.
 
 Data, models and states stay here. What a site keeps between rounds is written to its state folder after every turn,
 one file a round; a turn starts from the newest file of an earlier round, so a round that is repeated (the hub was
-restarted) gives the same answer again.
+restarted) gives the same answer again. Whatever the hub asks, the site's policy is asked first, and every question is
+entered in its audit log.
 """
 
+import hashlib
+import hmac
 import json
+import os
+import re
+import secrets
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,7 @@ import torch
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Env, Method
+from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
@@ -26,31 +33,41 @@ from fedstill.data.summary import summary
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.setting import Setting
-from fedstill.flower.enrolment import checksum, deployable, public_set
+from fedstill.flower import signing
+from fedstill.flower.audit import AuditLog
+from fedstill.flower.enrolment import checksum, deployable, public_set, read_setting
 from fedstill.flower.messages import (
     FORMAT,
+    DataSummary,
     Enrol,
     Enrolled,
     ExamRequest,
     Marks,
     Models,
+    Question,
     Refusal,
     Task,
     Work,
-    checked_name,
-    opened,
+    question,
+    readable,
 )
+from fedstill.flower.policy import Policy
+from fedstill.flower.runbook import RunBook, RunFolder, States, agreed_part, digest
+
+Answered = tuple[bytes, bytes | None]
+"""An answer's head, and its body where it has one."""
 
 
 @dataclass(frozen=True)
 class Scene:
     """What a site derives from a setting, once."""
 
+    setting: Setting
     client: int
     plan: Experiment
     env: Env
     train: Samples
-    paper: Exam
+    exam: Exam
 
     @property
     def method(self) -> Method[Any, Any, Any, Any]:
@@ -59,7 +76,7 @@ class Scene:
 
 
 class Site:
-    """One site: its name, its data, its model and its state folder."""
+    """One site: its name, its data, its model, its state folder and its policy."""
 
     def __init__(
         self,
@@ -69,8 +86,8 @@ class Site:
         model: str = "auto",
         public: str | None = None,
         device: str = "cpu",
-        methods: tuple[str, ...] = (),
-        say: Callable[[str], None] = lambda text: None,
+        policy: Policy | None = None,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.name = name
         self.own: Own = read_own(data)
@@ -78,94 +95,172 @@ class Site:
         self.model = model
         self.public = public
         self.device = device
-        self.methods = methods
-        self.say = say
+        self.policy = policy or Policy()
+        self.report = report
+        self.audit = AuditLog(state / "audit.jsonl")
+        self.fingerprint = fingerprint(self.own, secret_of(state))
         self.scenes: dict[str, Scene] = {}
         warm_up()
 
-    def answer(self, data: bytes, load: bytes | None = None) -> bytes:
-        """The answer to a letter; whatever goes wrong becomes a refusal that says so."""
-        run = ""
+    def answer(self, head: bytes, body: bytes | None = None) -> Answered:
+        """The answer to a question; whatever goes wrong becomes a refusal that says so."""
+        asked: Question | None = None
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the simulator: the same bits
         try:
-            letter = opened(data, Enrol, Task, ExamRequest)
-            run = checked_name("run", letter.run)
-            match letter:
-                case Enrol():
-                    return record.dumps(self.enrol(letter))
-                case Task():
-                    return record.dumps(self.work(letter, None if load is None else record.loads(load)))
-                case _:
-                    return record.dumps(self.examine(letter, opened(load or b"", Models)))
+            asked = question(head)
+            if body is not None and len(body) > self.policy.turn_bytes:
+                raise FedstillError(f"a body of {len(body)} bytes: this site's policy allows {self.policy.turn_bytes}")
+            with importing_only(frozenset((*self.policy.code, self.model))):
+                match asked:
+                    case Enrol():
+                        return self.enrol(asked).dumps(), None
+                    case Task():
+                        return self.work(asked, body)
+                    case ExamRequest():
+                        return self.examine(asked, body).dumps(), None
         except Exception as error:
             why = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
-            self.say(f"refused: {why}")
-            return record.dumps(Refusal(run, self.name, why.splitlines()[0] if why else "unknown"))
+            return self.refusal(asked, why), None
         finally:
             torch.set_num_threads(before)
 
-    def enrol(self, letter: Enrol) -> Enrolled:
-        """Introduce the site: nothing but counts, form, classes and normalisation of its data leaves it."""
-        if letter.format != FORMAT:
-            raise UsageError(
-                f"the hub speaks format {letter.format} of letters, this site {FORMAT}: install one version"
-            )
-        plan = self._agreed(experiment(json.loads(letter.experiment)))
-        train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # sizes do not depend on its number
-        known = summary(self.own.train, self.own.class_names)
-        public = checksum(public_set(plan, self._public(plan)))
-        leaves = ", ".join(f"{field} ({what})" for field, what in ledger(plan.method, plan.wrappers).items())
-        self.say(f"run {letter.run}: {plan.title}; each turn sends {leaves}")
-        return Enrolled(letter.run, self.name, len(train), len(test), self.model, json.dumps(asdict(known)), public)
+    def refusal(self, asked: Question | None, why: str) -> bytes:
+        """A refusal, said, entered in the log, and as a message."""
+        run = "" if asked is None else asked.run
+        why = readable(why.splitlines()[0] if why else "unknown")
+        self.report(f"refused: {why}")
+        self.audit.write("refused", run=run, asked="?" if asked is None else asked.kind, why=why)
+        return Refusal(run=run, site=self.name, why=why).dumps()
 
-    def work(self, letter: Task, down: Any) -> Work:
+    def enrol(self, asked: Enrol) -> Enrolled:
+        """Introduce the site: nothing but counts, form, classes and normalisation of its data leaves it."""
+        if asked.format != FORMAT:
+            raise UsageError(
+                f"the hub speaks format {asked.format} of messages, this site {FORMAT}: install one version"
+            )
+        settings = json.loads(asked.experiment)
+        self._known_code(settings)
+        signer = ""
+        if self.policy.signers:
+            signer = signing.check(self.policy.signers, asked.signature, asked.run, agreed_part(settings))
+        plan = self._agreed(experiment(settings))
+        train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # sizes do not depend on its number
+        wrong = self.policy.refuses_turn(plan, len(train), max(plan.clients, self.policy.least_sites))
+        if wrong is not None:
+            raise UsageError(wrong)
+        agreed = digest(agreed_part(settings))
+        self._approved(asked.run, agreed, settings)
+        folder = RunFolder(self.state, asked.run, asked.run_id)
+        book = folder.read() or RunBook(asked.run_id, agreed)
+        if book.experiment != agreed:
+            raise UsageError(f"run {asked.run} has begun with another experiment")
+        folder.write(book)
+        leaves = ", ".join(f"{field} ({what})" for field, what in ledger(plan.method, plan.wrappers).items())
+        self.report(f"run {asked.run}: {plan.title}; each turn sends {leaves}")
+        self.audit.write("enrolled", run=asked.run, run_id=asked.run_id, experiment=agreed, signer=signer, sends=leaves)
+        return Enrolled(
+            run=asked.run, run_id=asked.run_id, site=self.name, samples=len(train), tests=self._tests(len(test)),
+            model=self.model, summary=self._summary(),
+            public=checksum(public_set(plan, self._public(plan))), data=self.fingerprint, turns=book.turns,
+        )  # fmt: skip
+
+    def _summary(self) -> DataSummary:
+        known = summary(self.own.train, self.own.class_names)
+        return DataSummary.model_validate_json(json.dumps(asdict(known)))
+
+    def work(self, asked: Task, body: bytes | None) -> Answered:
         """Take a client's turn."""
         began = time.perf_counter()
-        scene = self.scene(letter.setting)
-        self._mine(letter, scene)
-        env = scene.env.at(letter.round, scene.client)
-        kept = States(self.state / "runs" / letter.run)
+        folder, book, scene = self._opened(asked)
+        wrong = self.policy.refuses_turn(scene.plan, len(scene.train), len(scene.setting.sites))
+        if wrong is not None:
+            raise UsageError(wrong)
+        book = book.with_turn(self.policy, len(body or b""))
+        folder.write(book)
+        self.audit.write("turn", run=asked.run, round=asked.round + 1, bytes=len(body or b""))
+        env = scene.env.at(asked.round, scene.client)
+        states = States(folder.path)
+        down = None if body is None else record.loads(body)
         party = Party(scene.train, scene.plan.wrappers)
-        state, upload = turn(scene.method, env, party, kept.before(letter.round), down)
-        kept.put(letter.round, state, needed=letter.kept)
+        state, upload = turn(scene.method, env, party, states.before(asked.round), down)
+        sent = record.dumps(upload)
+        if len(sent) > self.policy.turn_bytes:
+            raise UsageError(f"an upload of {len(sent)} bytes: this site's policy allows {self.policy.turn_bytes}")
+        states.put(asked.round, state, needed=asked.kept)
         spent = time.perf_counter() - began
-        self.say(f"run {letter.run}: round {letter.round + 1} took {spent:.2f} s")
-        return Work(letter.run, letter.round, scene.client, self.name, spent, upload)
+        last = max(book.turns, asked.round + 1)
+        folder.write(replace(book, turns=last, seconds=book.seconds + spent, bytes=book.bytes + len(sent)))
+        self.report(f"run {asked.run}: round {asked.round + 1} took {spent:.2f} s")
+        self.audit.write("sent", run=asked.run, round=asked.round + 1, bytes=len(sent), seconds=round(spent, 3))
+        return Work(**self._to(asked), seconds=spent).dumps(), sent
 
-    def examine(self, letter: ExamRequest, models: Models) -> Marks:
+    def examine(self, asked: ExamRequest, body: bytes | None) -> Marks:
         """Test models on the site's local test: only counts leave it."""
-        scene = self.scene(letter.setting)
-        self._mine(letter, scene)
-        env, paper = scene.env, scene.paper
+        began = time.perf_counter()
+        folder, book, scene = self._opened(asked)
+        models = record.loads(body or b"")
+        if not isinstance(models, Models):
+            raise FedstillError(f"a {type(models).__name__} where an exam has Models")
+        book = book.with_exam(self.policy, asked.round, len(models.weights), len(body or b""))
+        folder.write(book)
+        self.audit.write("exam", run=asked.run, round=asked.round + 1, models=len(models.weights))
+        env = scene.env
+        state = States(folder.path).before(asked.round + 1)
+        own = None if state is None else scene.method.own(env.at(asked.round, scene.client), method_state(state))
         modules = {name: env.module(weights) for name, weights in models.weights.items()}
-        state = States(self.state / "runs" / letter.run).before(letter.round + 1)
-        own = None if state is None else scene.method.own(env.at(letter.round, scene.client), method_state(state))
         if own is not None:
             modules["personal"] = env.module(own, scene.client)
-        correct = {name: paper.correct(module) for name, module in modules.items()} if len(paper.pool) else {}
-        right = {name: int(marks.sum()) for name, marks in correct.items()}
+        marks = self._marks(asked, scene, modules, own is not None, list(models.weights))
+        folder.write(replace(book, seconds=book.seconds + time.perf_counter() - began))
+        self.report(f"run {asked.run}: exam of {len(models.weights)} models in round {asked.round + 1}")
+        return marks
+
+    def _marks(self, asked: ExamRequest, scene: Scene, modules: Any, has_own: bool, names: list[str]) -> Marks:
+        labels = scene.exam.pool.y
+        correct = {name: scene.exam.correct(module) for name, module in modules.items()} if len(labels) else {}
+        right = {name: int(hits.sum()) for name, hits in correct.items()}
         classes: dict[str, tuple[int, ...]] = {}
         if scene.plan.per_class:
-            labels = paper.pool.y
-            there = torch.bincount(labels, minlength=env.classes)
-            hits = {n: torch.bincount(labels[marks], minlength=env.classes) for n, marks in correct.items()}
+            hits = {n: torch.bincount(labels[found], minlength=scene.env.classes) for n, found in correct.items()}
+            there = torch.bincount(labels, minlength=scene.env.classes)
             classes = {name: tuple(counts.tolist()) for name, counts in {**hits, "": there}.items()}
-        own_right = None if own is None else right.get("personal")
-        named = {name: right[name] for name in models.weights if name in right}
-        return Marks(letter.run, letter.round, scene.client, self.name, len(paper.pool), named, own_right, classes)
+        return Marks(
+            **self._to(asked), total=len(labels), right={name: right[name] for name in names if name in right},
+            own=right.get("personal") if has_own else None, classes=classes,
+        )  # fmt: skip
+
+    def _to(self, asked: Task | ExamRequest) -> dict[str, Any]:
+        """The fields by which an answer names its question."""
+        return {
+            "run": asked.run, "run_id": asked.run_id, "round": asked.round, "client": asked.client, "site": self.name,
+        }  # fmt: skip
+
+    def _opened(self, asked: Task | ExamRequest) -> tuple[RunFolder, RunBook, Scene]:
+        """The run's folder, its book with this question's setting, and the scene."""
+        folder = RunFolder(self.state, asked.run, asked.run_id)
+        book = folder.read()
+        if book is None:
+            raise UsageError(f"run {asked.run}: this site has not enrolled in it, or has lost its state")
+        scene = self.scene(asked.setting)
+        if (scene.setting.run, scene.setting.run_id) != (asked.run, asked.run_id):
+            raise UsageError("a task whose setting is another run's")
+        book = book.with_setting(scene.setting)
+        if asked.client != scene.client:
+            raise UsageError(f"a message for client {asked.client}: site {self.name} is client {scene.client}")
+        return folder, book, scene
 
     def scene(self, text: str) -> Scene:
         """The stage as this site sees it, made once for a setting."""
         if text not in self.scenes:
-            setting = Setting.read(text)
+            setting = read_setting(text)
+            self._known_code(setting.experiment)
             plan = self._agreed(setting.plan)
             if self.name not in setting.sites:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
             client = setting.sites.index(self.name)
-            env = setting.env(
-                Storage(self.state / "runs" / setting.run), self.device, public_set(plan, self._public(plan))
-            )
+            folder = RunFolder(self.state, setting.run, setting.run_id).path
+            env = setting.env(Storage(folder), self.device, public_set(plan, self._public(plan)))
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.brought, setting.class_names)
@@ -174,15 +269,29 @@ class Site:
                 raise UsageError(
                     f"site {self.name} has {len(train)} training samples, enrolled were {setting.sizes[client]}"
                 )
-            paper = Exam(test, (torch.arange(len(test)),), None, env.classes, env.device)
-            self.scenes = {text: Scene(client, plan, env, train, paper)}  # one run at a time
+            test = test[: self._tests(len(test))]
+            exam = Exam(test, (torch.arange(len(test)),), None, env.classes, env.device)
+            self.scenes = {text: Scene(setting, client, plan, env, train, exam)}  # one run at a time
         return self.scenes[text]
+
+    def _tests(self, count: int) -> int:
+        """How many test samples are examined: none where there are too few to hide one."""
+        return count if count >= self.policy.least_tests else 0
 
     def _agreed(self, plan: Experiment) -> Experiment:
         """A plan that this site takes part in."""
-        if self.methods and plan.title not in self.methods:
-            raise UsageError(f"this site takes part in {', '.join(self.methods)} only, not in {plan.title}")
+        wrong = self.policy.refuses(plan)
+        if wrong is not None:
+            raise UsageError(wrong)
         return deployable(plan)
+
+    def _approved(self, run: str, agreed: str, settings: Any) -> None:
+        """Where the policy asks for a person's approval: refuse until `fedstill site --approve` gave it."""
+        if not self.policy.approval or (self.state / "approved" / agreed).exists():
+            return
+        waiting = self.state / "waiting" / f"{agreed[:12]}.json"
+        record.write(waiting, json.dumps({"run": run, "digest": agreed, "experiment": settings}, indent=2).encode())
+        raise UsageError(f"experiment {agreed[:12]} waits for approval at this site")
 
     def _public(self, plan: Experiment) -> str | None:
         """Where the public set is; a path on this machine is for the site to name, never for the hub."""
@@ -192,12 +301,60 @@ class Site:
 
     def _trusted(self, model: str) -> None:
         """Code that the hub names is not imported unless the site named it too."""
-        if ":" in model and model != self.model:
+        if ":" in model and model not in (self.model, *self.policy.code):
             raise UsageError(f"model {model}: start the site with --model {model} to let it run here")
 
-    def _mine(self, letter: Task | ExamRequest, scene: Scene) -> None:
-        if letter.client != scene.client:
-            raise UsageError(f"a letter for client {letter.client}: site {self.name} is client {scene.client}")
+    def _known_code(self, settings: Any) -> None:
+        """Nothing in an experiment may name code that the site does not: `package.module:Name` would be imported."""
+        for text in texts(settings):
+            if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text) and text not in (self.model, *self.policy.code):
+                raise UsageError(f"{text}: code of the hub's choice; this site's policy must name it (code = [...])")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a plain value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (key, *texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from texts(item)
+
+
+def approve(state: Path, digest_begins: str) -> str:
+    """Approve a waiting experiment by the beginning of its digest; says what was approved."""
+    found = sorted((state / "waiting").glob(f"{digest_begins}*.json")) if digest_begins else []
+    if len(found) != 1:
+        known = ", ".join(file.stem for file in sorted((state / "waiting").glob("*.json"))) or "none"
+        raise UsageError(f"--approve {digest_begins}: no single experiment waits under this number; waiting: {known}")
+    waiting = json.loads(found[0].read_text())
+    record.write(state / "approved" / waiting["digest"], found[0].read_bytes())
+    found[0].unlink()
+    AuditLog(state / "audit.jsonl").write("approved", experiment=waiting["digest"], run=waiting["run"])
+    return f"approved for run {waiting['run']}: {json.dumps(waiting['experiment'])}"
+
+
+def secret_of(state: Path) -> bytes:
+    """A secret of this site's, made once."""
+    file = state / "secret"
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not file.exists():
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
+            made.write(secrets.token_bytes(32))
+    return file.read_bytes()
+
+
+def fingerprint(own: Own, secret: bytes) -> str:
+    """A checksum of a site's data that only this site could make: it tells no one else what they are."""
+    made = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in (own.train, own.test):
+        if part is not None:
+            made.update(part.x.numpy().tobytes())
+            made.update(part.y.numpy().tobytes())
+    made.update("\0".join(own.class_names).encode())
+    return made.hexdigest()
 
 
 def warm_up() -> None:
@@ -205,30 +362,3 @@ def warm_up() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     torch.optim.Adam([weight]).step()
-
-
-class States:
-    """What a site keeps for a run: a file for each round it took part in, as long as the hub may go back to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def before(self, round: int) -> Any:
-        """The state after the last turn before `round`; None when there was none."""
-        earlier = [t for t in self._rounds() if t < round]
-        return record.load(self._file(earlier[-1])) if earlier else None
-
-    def put(self, round: int, state: Any, needed: int) -> None:
-        """Keep the state after `round`; forget what no round from `needed` on starts from."""
-        if state is None:
-            return
-        record.save(self._file(round), state)
-        old = [t for t in self._rounds() if t < needed]
-        for t in old[:-1]:
-            self._file(t).unlink(missing_ok=True)
-
-    def _rounds(self) -> list[int]:
-        return sorted(int(file.stem) for file in self.folder.glob("[0-9]*.safetensors"))
-
-    def _file(self, round: int) -> Path:
-        return self.folder / f"{round:06d}.safetensors"

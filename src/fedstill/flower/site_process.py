@@ -1,16 +1,21 @@
-"""`fedstill site`: one site, with its own data, its own model and its own disk."""
+"""`fedstill site`: one site, with its own data, its own model, its own disk and its own policy."""
 
 import fcntl
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
+from fedstill.flower.audit import AuditLog
 from fedstill.flower.flwr_env import prepare
-from fedstill.flower.messages import checked_name
+from fedstill.flower.messages import Enrol, Refusal, checked_name, question, readable
+from fedstill.flower.policy import Policy
+from fedstill.flower.private import private_folder, warn_if_readable
+from fedstill.flower.worker import Cancelled, Job, Worker
 
 
 def site(
@@ -24,51 +29,82 @@ def site(
     model: str = "auto",
     public: str | None = None,
     device: str = "cpu",
-    only: tuple[str, ...] = (),
+    policy: Policy | None = None,
 ) -> None:
-    """Serve letters until told to stop (SIGINT, SIGTERM)."""
+    """Answer the hub's questions until told to stop (SIGINT, SIGTERM)."""
     if insecure == (key is not None):
         raise UsageError("a site needs --key (fedstill keys makes one), or --insecure where the hub takes any site")
     if insecure and ca is not None:
         raise UsageError("--ca and --insecure: choose one")
     title = checked_name("site", name or (key.stem if key else state.resolve().name))
-    home = state.expanduser().resolve()
-    home.mkdir(parents=True, exist_ok=True)
+    home = private_folder(state)
+    if key is not None:
+        warn_if_readable(key)
     prepare(home / "flwr")
-    for method in only:
-        methods[method]  # a misspelt name says which there are
     from fedstill.flower.node import Line, WarmNode
-    from fedstill.flower.site import Site
 
+    policy = policy or Policy()
     with (home / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(f"--state {state}: another site uses this folder") from None
-        worker = Site(title, data, home, model, public, device, only, _say)
-        _say(
-            f"site {title}: {len(worker.own.train)} samples, classes {', '.join(worker.own.class_names)}, model {model}"
-        )
         try:
             root = ca.read_bytes() if ca else None
         except OSError as error:
             raise UsageError(f"--ca {ca}: {error.strerror}") from None
-        node = WarmNode(Line(hub, root, key, insecure), home, _say)
+        node = WarmNode(Line(hub, root, key, insecure), home, report, policy.turn_bytes + (8 << 20))
         for sign in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sign, lambda *_: node.stop())
-        node.serve(worker.answer)
-        _say("left the hub")
+        worker = Worker(Job(title, data, home, model, public, device, policy), report)
+        try:
+            worker.start()
+            report(f"site {title}: {worker.described}")
+            node.serve(Answering(title, worker, policy, AuditLog(home / "audit.jsonl")))
+        finally:
+            worker.stop()
+        report("left the hub")
 
 
-def explain(only: tuple[str, ...] = ()) -> str:
-    """What leaves a site, from the methods' own declarations."""
+class Answering:
+    """Lets the worker answer, within the policy's time."""
+
+    def __init__(self, name: str, worker: Worker, policy: Policy, audit: AuditLog) -> None:
+        self.name = name
+        self.worker = worker
+        self.policy = policy
+        self.audit = audit
+
+    def __call__(self, head: bytes, body: bytes | None, given_up: Callable[[], bool]) -> tuple[bytes, bytes | None]:
+        """The worker's answer to a question that passes the door."""
+        asked = question(head)
+        seconds = self.policy.turn_seconds
+        if not isinstance(asked, Enrol) and asked.deadline > 0:
+            seconds = min(seconds, asked.deadline)
+        try:
+            return self.worker.answer(head, body, seconds, given_up)
+        except Cancelled:
+            self.audit.write("given up", run=asked.run, asked=asked.kind)
+            raise
+
+    def refuse(self, why: str) -> bytes:
+        """A refusal of something that is no question, or of one that took too long."""
+        why = readable(why)
+        report(f"refused: {why}")
+        self.audit.write("refused", run="", asked="?", why=why)
+        return Refusal(run="", site=self.name, why=why).dumps()
+
+
+def explain(policy: Policy) -> str:
+    """What leaves a site, from the methods' own declarations, and what its policy refuses."""
     import fedstill.methods  # noqa: F401 (registers them)
 
-    names = only or tuple(methods)
+    names = policy.methods or tuple(methods)
     lines = [
         "What leaves this site:",
         "  when a run begins   its name, its model's name, how many samples it trains and tests on, the images' form,",
         "                      their mean and deviation per channel and lowest value, the names of its classes,",
+        "                      a checksum of its data under a secret of its own, the last round it took part in,",
         "                      and a checksum of the public set where the method needs one",
         "  after every turn    what the method uploads (below), and how many seconds the turn took",
         "  at every exam       how many of its test samples each model got right (per class if the experiment asks)",
@@ -78,10 +114,12 @@ def explain(only: tuple[str, ...] = ()) -> str:
     for name in names:
         fields = methods[name].leaves_client()
         lines.append(f"  {name:<{width}}  " + ", ".join(f"{field}: {what}" for field, what in fields.items()))
-    if not only:
-        lines.append("With --only METHOD (again for more) the site takes part in these methods alone.")
+    lines.append(policy.explain())
+    if not policy.methods:
+        lines.append("With --only METHOD (again for more) or --policy FILE the site takes part in less.")
     return "\n".join(lines)
 
 
-def _say(*words: Any) -> None:
+def report(*words: Any) -> None:
+    """A line for whoever watches the site."""
     print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)

@@ -1,174 +1,62 @@
-"""Rounds over Flower: letters to sites through a `Grid`, answers by a deadline, clients' states on the sites.
+"""Rounds over Flower: tasks to sites, answers by a deadline, clients' states on the sites.
 
-The payload of a Flower message is the bytes of our records, never a pickle. What all sites get (the download, models to
-be examined) travels as one attachment, which Flower stores once however many sites there are.
+What a site sends passes the door (`messages.answer`) before anything else looks at it; whoever sends what it should not
+is named, and after `quarantine` failures in a row left out for the rest of the run.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
-
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectUnavailableError,
-    inflate_object_from_contents,
-)
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError
+from fedstill.core.loop import admit
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
+from fedstill.core.turn import received
 from fedstill.experiment.setting import Setting
-from fedstill.flower.enrolment import introduced
-from fedstill.flower.messages import FORMAT, Enrol, Enrolled, ExamRequest, Marks, Models, Refusal, Task, Work, opened
+from fedstill.flower.caps import outsized
+from fedstill.flower.messages import ExamRequest, Marks, Models, Refusal, Task, Work, answer
+from fedstill.flower.post import AWAY, GONE, Collected, Post
+from fedstill.flower.roster import LARGEST, POLL, Roster
 
-POLL = 0.2
-SMALL = 1 << 20
-"""Messages up to this size travel as one record."""
-AWAY = "offline"
-GONE = "offline since the middle of the round"
-CHUNK = 5 << 20
-"""Bytes of an object of Flower's, at most."""
 SPARE = 16 << 20
-"""An answer may be this many bytes larger than it should be before it is left where it is."""
+"""An upload may be this many bytes larger than it should be before it is left where it is."""
+LOOK = 2.0
+"""Seconds between two looks whether the sites asked are still there."""
+Asked = Task | ExamRequest
+Bodies = list[tuple[bytes, list[int]]]
+"""What is sent along: each body with the clients that get it."""
 
 
-def packed(letter: bytes, load: bytes | ArrayRecord | None = None) -> RecordDict:
-    """The content of a Flower message: one record when it is small, since every record costs a request each way."""
-    if isinstance(load, ArrayRecord) or len(letter) > SMALL:
-        attached = load if isinstance(load, ArrayRecord) else None if load is None else attachment(load)
-        parts = {"letter": attachment(letter), **({} if attached is None else {"load": attached})}
-        return RecordDict(dict(parts))
-    return RecordDict({"small": ConfigRecord({"letter": letter, **({} if load is None else {"load": load})})})
+class Late(FedstillError):
+    """No answer within the deadline: the site may still be at it."""
 
 
-def attachment(data: bytes) -> ArrayRecord:
-    """Bytes as Flower stores and sends them: in chunks, under their checksum."""
-    return ArrayRecord({"record": Array("uint8", (len(data),), "fedstill.record", data)})
+class NotAsked(FedstillError):
+    """The site was not asked, and so did not fail."""
 
 
-def unpacked(content: RecordDict) -> tuple[bytes, bytes | None]:
-    """The letter of a Flower message, and what is attached to it."""
-    try:
-        if "small" in content:
-            parts: Any = content["small"]
-            letter, load = parts["letter"], parts.get("load")
-        else:
-            both: Any = content
-            letter, load = both["letter"]["record"].data, both["load"]["record"].data if "load" in both else None
-    except (KeyError, AttributeError, TypeError):
-        raise FedstillError("a message without a letter in it") from None
-    if not isinstance(letter, bytes) or not isinstance(load, bytes | None):
-        raise FedstillError("a message without a letter in it")
-    return letter, load
+@dataclass(frozen=True)
+class Heard:
+    """A site's answer: its head, and its body where it has one."""
 
-
-def too_large(limit: int) -> str:
-    """Why an answer is left unread."""
-    return f"refused: its answer is larger than {limit >> 20} MiB"
-
-
-@dataclass
-class Sent:
-    """A message under way: to whom, and what has come back of the answer so far."""
-
-    node: int
-    parts: list[str] | None = None
-    contents: dict[str, bytes] = field(default_factory=dict)
-    size: int = 0
-    answer: str = ""
-
-
-class Post:
-    """Sends letters to Flower nodes and collects the answers, piece by piece and never more than was expected."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid: Any = grid
-        self.under_way: dict[str, Sent] = {}
-
-    def nodes(self) -> dict[int, tuple[str, str]]:
-        """The nodes that are there: the name each one's key was registered under, and since when it is there."""
-        if not hasattr(self.grid, "get_nodes"):
-            return dict.fromkeys(self.grid.get_node_ids(), ("", ""))
-        return {n.node_id: (n.name, n.last_activated_at) for n in self.grid.get_nodes()}
-
-    def send(
-        self, letters: Mapping[int, bytes], load: bytes | None = None, kind: str = "train", group: str = ""
-    ) -> None:
-        """Send each node its letter, all with the same attachment."""
-        attached = load if load is None or len(load) <= SMALL else attachment(load)
-        messages = [Message(packed(letter, attached), node, kind, group_id=group) for node, letter in letters.items()]
-        for node, message in zip(letters, self.grid.push_messages(messages), strict=True):
-            if message:
-                self.under_way[message] = Sent(node)
-
-    def forget(self) -> None:
-        """Stop waiting for whatever has not come."""
-        self.under_way = {}
-
-    def collect(self, limit: int) -> Iterator[tuple[int, bytes | FedstillError]]:
-        """The answers that have come since the last time; one that is larger than `limit` is left unread."""
-        asked = [message for message, sent in self.under_way.items() if sent.parts is None]
-        client = self.grid._runtime_client
-        if asked:
-            found = client.PullMessages(PullAppMessagesRequest(message_ids=asked))
-            for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-                sent = self.under_way[message.metadata.reply_to_message_id]
-                sent.answer = message.metadata.message_id
-                sent.parts = [part.object_id for part in iterate_object_tree(tree)]
-        for message, sent in list(self.under_way.items()):
-            if sent.parts is None:
-                continue
-            read: bytes | FedstillError | None
-            try:
-                read = self._read(client, sent, limit)
-            except (FedstillError, ObjectPullError) as error:
-                read = error if isinstance(error, FedstillError) else FedstillError(f"its answer was lost: {error}")
-            if read is not None:
-                del self.under_way[message]
-                yield sent.node, read
-
-    def _read(self, client: Any, sent: Sent, limit: int) -> bytes | None:
-        """Fetch what is there of an answer; None while some of it is still being sent."""
-        run = self.grid.run.run_id
-        node = self.grid.node
-        fetch = make_pull_object_fn_protobuf(client.PullObject, node, run)
-        if len(sent.parts or ()) > limit // CHUNK + 16:
-            raise FedstillError(too_large(limit))
-        while sent.parts:
-            try:
-                content = fetch(sent.parts[-1])
-            except ObjectUnavailableError:
-                return None
-            sent.contents[sent.parts.pop()] = content
-            sent.size += len(content)
-            if sent.size > limit:
-                raise FedstillError(too_large(limit))
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=sent.answer)
-        )
-        message = inflate_object_from_contents(sent.answer, sent.contents)
-        assert isinstance(message, Message)
-        if message.has_error():
-            if message.error.code == ErrorCode.NODE_UNAVAILABLE:
-                raise FedstillError(GONE)
-            raise FedstillError(f"{message.error.reason or 'failed'} (Flower's code {message.error.code})")
-        return unpacked(message.content)[0]
+    head: Work | Marks
+    body: bytes | None
 
 
 class FlowerTransport:
     """A `Transport` whose clients are sites. Their states never come here: `states` stays empty."""
 
     def __init__(
-        self, post: Post, setting: Setting, method: Method[Any, Any, Any, Any], states: Shelf, roster: "Roster"
+        self,
+        post: Post,
+        setting: Setting,
+        method: Method[Any, Any, Any, Any],
+        states: Shelf,
+        roster: Roster,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.post = post
         self.setting = setting
@@ -176,189 +64,197 @@ class FlowerTransport:
         self.method = method
         self.states = states
         self.roster = roster
+        self.note = note
         self.failures = [0] * len(setting.sites)
         self.text = setting.text()
-        self.late = f"no answer within {self.plan.deadline:g} s"
         self.busy: set[int] = set()
-        """Sites that are still at the letter before: they get no exam, which would wait for them once more."""
+        """Sites that are still at the task before: they get no exam, which would wait for them once more."""
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every site its download; who has not answered by the deadline is missing."""
+        if all(self._left_out(k) for k in range(len(self.setting.sites))):
+            raise RunError("all sites are in quarantine; see metrics.jsonl for why each was missing")
         every = self.plan.checkpoint_every
         kept = max(0, (env.round // every - 1) * every)
-        letters = {k: Task(self.setting.run, env.round, k, self.text, kept) for k in downs}
+        questions = {k: Task(**self._common(env, k), setting=self.text, kept=kept) for k in downs}
         groups: dict[int, list[int]] = {}  # most methods send all clients the same: then it is written once
         for k, down in downs.items():
             groups.setdefault(id(down), []).append(k)
-        loads = [(record.dumps(downs[ks[0]]), ks) for ks in groups.values()]
+        bodies = [(record.dumps(downs[ks[0]]), ks) for ks in groups.values()]
         form = record.size(self.method.template(env.at(env.round, next(iter(downs))))) if downs else 0
-        limit = 2 * form + SPARE
-        answers = self._ask(env, letters, loads, Work, "train", limit)
-        self.busy = {k for k, answer in answers.items() if str(answer) in (self.late, too_large(limit))}
-        return [self._reply(env, k, answers[k]) for k in downs]
+        answers = self._ask(env, questions, bodies, Work, "train", 2 * form + SPARE)
+        self.busy = {k for k, found in answers.items() if isinstance(found, Late)}
+        replies = [self._reply(env, k, answers[k]) for k in downs]
+        replies = self._within_caps(env, downs, replies)
+        self._judge(env, replies, {k for k, found in answers.items() if isinstance(found, NotAsked)})
+        return replies
 
     def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
         """Every site's marks for these models, and for its own; sites that do not answer are left out."""
         everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy]
-        letters = {k: ExamRequest(self.setting.run, env.round, k, self.text) for k in everyone}
-        loads = [(record.dumps(Models(models)), everyone)]
-        answers = self._ask(env, letters, loads, Marks, "evaluate", SPARE)
-        return {k: marks for k, marks in answers.items() if isinstance(marks, Marks)}
-
-    def judge(self, missing: Mapping[int, str], active: list[int]) -> list[str]:
-        """Count failures in a row; the sites that are left out from now on."""
-        named = []
-        for k in active:
-            if missing.get(k, "") == AWAY or missing.get(k, "").startswith("in quarantine"):
-                continue  # it was not asked
-            self.failures[k] = self.failures[k] + 1 if k in missing else 0
-            if self.failures[k] == self.plan.quarantine:
-                named.append(
-                    f"site {self.setting.sites[k]} is in quarantine after {self.failures[k]} failures: {missing[k]}"
-                )
-        if all(count >= self.plan.quarantine for count in self.failures):
-            raise RunError("all sites are in quarantine; see metrics.jsonl for why each was missing")
-        return named
+        questions = {k: ExamRequest(**self._common(env, k), setting=self.text) for k in everyone}
+        bodies = [(record.dumps(Models(models)), everyone)]
+        answers = self._ask(env, questions, bodies, Marks, "evaluate", LARGEST)
+        marks = {}
+        for k, found in answers.items():
+            wrong = self._misfit(k, found.head, models) if isinstance(found, Heard) else None
+            if wrong is not None:
+                self.note(f"round {env.round + 1}: the marks of {self.setting.sites[k]} are left out: {wrong}")
+            elif isinstance(found, Heard) and isinstance(found.head, Marks):
+                marks[k] = found.head
+        return marks
 
     def close(self) -> None:
         """Nothing to stop: sites serve the next run."""
 
+    def _common(self, env: Env, k: int) -> dict[str, Any]:
+        run = {"run": self.setting.run, "run_id": self.setting.run_id}
+        return {**run, "round": env.round, "client": k, "deadline": float(self.plan.deadline)}
+
+    def _misfit(self, k: int, marks: Any, models: Mapping[str, Any]) -> str | None:
+        """What is wrong with marks that are of the right form."""
+        classes = len(self.setting.class_names)
+        if marks.total != self.setting.tests[k]:
+            return f"{marks.total} test samples, enrolled were {self.setting.tests[k]}"
+        if marks.total and marks.right.keys() != models.keys():
+            return "they are for other models than were asked about"
+        if self.plan.per_class and marks.total and not models.keys() <= marks.classes.keys():
+            return "counts per class are missing"
+        if any(len(counts) != classes for counts in marks.classes.values()):
+            return f"counts for another number of classes than {classes}"
+        return None
+
+    def _left_out(self, k: int) -> bool:
+        return self.failures[k] >= self.plan.quarantine
+
+    def _judge(self, env: Env, replies: list[Reply[Any]], not_asked: set[int]) -> None:
+        """Count failures in a row, and say which sites are left out from now on."""
+        _, missing = admit(self.method, env, received(self.plan.wrappers, env, replies))
+        for reply in replies:
+            k = reply.client
+            if k in not_asked:
+                continue
+            if k not in missing:
+                self.failures[k] = 0
+                continue
+            self.failures[k] += 1
+            if self._left_out(k) and self.failures[k] == self.plan.quarantine:
+                site, times = self.setting.sites[k], self.failures[k]
+                self.note(f"site {site} is in quarantine after {times} failures: {missing[k]}")
+
+    def _within_caps(self, env: Env, downs: Mapping[int, Any], replies: list[Reply[Any]]) -> list[Reply[Any]]:
+        """The replies, less those whose update is far larger than the round's others."""
+        good, _ = admit(self.method, env, received(self.plan.wrappers, env, replies))
+        wrong = outsized({r.client: (r.upload, downs[r.client]) for r in good}, self.plan.largest_update)
+        for k, why in wrong.items():
+            self.note(f"round {env.round + 1}: site {self.setting.sites[k]}: {why}")
+        return [
+            replace(r, upload=None, error=f"refused: {wrong[r.client]}") if r.client in wrong else r for r in replies
+        ]
+
     def _ask(
         self,
         env: Env,
-        letters: Mapping[int, Any],
-        loads: list[tuple[bytes, list[int]]],
-        kind: type,
+        questions: Mapping[int, Asked],
+        bodies: Bodies,
+        kind: type[Work] | type[Marks],
         name: str,
         limit: int,
-    ) -> dict[int, Any]:
-        """Send and collect: for each client the answer, of the right kind and to this very letter, or an error."""
+    ) -> dict[int, Heard | FedstillError]:
+        """Send and collect: for each client the answer, of the right kind and to this very question, or an error."""
         until = time.monotonic() + self.plan.deadline
         self.post.forget()
-        self.roster.call(self.setting.sites, 2.0)
-        where, answers = {}, {}
-        for k in letters:
+        self.roster.call(self.setting.sites, LOOK)
+        nodes: dict[int, int] = {}
+        answers: dict[int, Heard | FedstillError] = {}
+        for k in questions:
             site = self.setting.sites[k]
             node = self.roster.node(site)
-            if self.failures[k] >= self.plan.quarantine:
-                answers[k] = FedstillError(f"in quarantine after {self.failures[k]} failures in a row")
+            if self._left_out(k):
+                answers[k] = NotAsked(f"in quarantine after {self.failures[k]} failures in a row")
             elif node is None:
-                answers[k] = FedstillError(self.roster.refused.get(site, AWAY))
+                answers[k] = NotAsked(self.roster.refused.get(site, AWAY))
             else:
-                where[node] = k
-        for load, clients in loads:
-            there = {node: record.dumps(letters[k]) for node, k in where.items() if k in clients}
-            if there:
-                self.post.send(there, load, name, str(env.round + 1))
-        answers |= self._collect(env, where, letters, loads, kind, name, limit, until)
-        return answers
+                nodes[node] = k
+        sending = _Sending(self.post, nodes, questions, bodies, name, str(env.round + 1))
+        sending.all()
+        while len(answers) < len(questions) and time.monotonic() < until:
+            for node, collected in self.post.collect(limit):
+                if node in nodes:
+                    answers[nodes[node]] = self._checked(collected, questions[nodes[node]], kind)
+            if len(answers) < len(questions):
+                time.sleep(POLL)
+                sending.again(self.roster, answers)
+        late = Late(f"no answer within {self.plan.deadline:g} s")
+        return {k: answers.get(k, late) for k in questions}
 
-    def _collect(
-        self, env: Env, where: dict[int, int], letters: Any, loads: Any, kind: type, name: str, limit: int, until: float
-    ) -> dict[int, Any]:
-        answers: dict[int, Any] = {}
-        since = {node: self.roster.since.get(node) for node in where}
-        looked = time.monotonic()
-        while len(answers) < len(where) and time.monotonic() < until:
-            for node, answer in self.post.collect(limit):
-                if node in where:
-                    answers[where[node]] = self._checked(answer, letters[where[node]], kind)
-            if len(answers) == len(where):
-                break
-            time.sleep(POLL)
-            if time.monotonic() - looked > 2:
-                looked = time.monotonic()
-                nodes = self.post.nodes()
-                for node, k in where.items():
-                    if k in answers:
-                        continue
-                    if node not in nodes:
-                        answers[k] = FedstillError(GONE)
-                    elif since[node] not in (None, nodes[node][1]):  # started again: it has forgotten the letter
-                        since[node] = None
-                        load = next(load for load, clients in loads if k in clients)
-                        self.post.send({node: record.dumps(letters[k])}, load, name, str(env.round + 1))
-        return {k: answers.get(k, FedstillError(self.late)) for k in where.values()}
-
-    def _checked(self, answer: bytes | FedstillError, letter: Any, kind: type) -> Any:
-        """The answer to this letter, or what is wrong with what came instead."""
-        if isinstance(answer, FedstillError):
-            return answer
+    def _checked(self, collected: Collected, asked: Asked, kind: type[Work] | type[Marks]) -> Heard | FedstillError:
+        """The answer to this question, or what is wrong with what came instead."""
+        if isinstance(collected, FedstillError):
+            return collected
+        head, body = collected
         try:
-            found = opened(answer, kind, Refusal)
+            found = answer(head)
         except FedstillError as error:
             return FedstillError(f"refused: {error}")
-        site = self.setting.sites[letter.client]
+        site = self.setting.sites[asked.client]
         if isinstance(found, Refusal):
             return FedstillError(f"failed: {found.why}")
-        theirs = (found.run, found.round, found.client, found.site)
-        if theirs != (letter.run, letter.round, letter.client, site):
+        if not isinstance(found, kind):
+            return FedstillError(f"refused: a message of kind {found.kind!r} to a {asked.kind}")
+        theirs = (found.run, found.run_id, found.round, found.client, found.site)
+        if theirs != (asked.run, asked.run_id, asked.round, asked.client, site):
             return FedstillError(
-                f"refused: an answer of {theirs[3]!r} to run {theirs[0]!r}, round {theirs[1]}, client {theirs[2]}"
+                f"refused: an answer of {found.site!r} to run {found.run!r}, round {found.round + 1}, "
+                f"client {found.client}"
             )
-        return found
+        self.roster.remember(site, found.round + 1 if isinstance(found, Work) else 0)
+        return Heard(found, body)
 
-    def _reply(self, env: Env, k: int, answer: Work | FedstillError) -> Reply[Any]:
-        if isinstance(answer, FedstillError):
-            return Reply(k, env.sizes[k], None, error=str(answer))
-        return Reply(k, env.sizes[k], answer.upload, seconds=answer.seconds)
+    def _reply(self, env: Env, k: int, found: Heard | FedstillError) -> Reply[Any]:
+        if isinstance(found, Heard) and isinstance(found.head, Work):
+            try:
+                return Reply(k, env.sizes[k], record.loads(found.body or b""), seconds=found.head.seconds)
+            except FedstillError as error:
+                found = FedstillError(f"refused: {error}")
+        return Reply(k, env.sizes[k], None, error=str(found))
 
 
-class Roster:
-    """Which node is which site. A site's name is the one its key was registered under, else what it says."""
+class _Sending:
+    """The questions of a round on their way, sent again to a site that was started again meanwhile."""
 
-    def __init__(self, post: Post, run: str, experiment: str) -> None:
+    def __init__(
+        self, post: Post, nodes: dict[int, int], questions: Mapping[int, Asked], bodies: Bodies, name: str, group: str
+    ) -> None:
         self.post = post
-        self.letter = record.dumps(Enrol(run, FORMAT, experiment))
-        self.run = run
-        self.enrolled: dict[str, Enrolled] = {}
-        self.sites: dict[str, int] = {}
-        self.refused: dict[str, str] = {}
-        self.since: dict[int, str] = {}
-        self.answered: dict[int, str] = {}
-        self.online: dict[int, tuple[str, str]] = {}
+        self.nodes = nodes
+        self.questions = questions
+        self.bodies = bodies
+        self.name = name
+        self.group = group
+        online = post.nodes()
+        self.since: dict[int, str | None] = {node: online[node][1] for node in nodes if node in online}
+        self.looked = time.monotonic()
 
-    def node(self, site: str) -> int | None:
-        """The node of a site that is there."""
-        node = self.sites.get(site)
-        return node if node in self.online else None
+    def all(self) -> None:
+        """Send every question."""
+        for body, clients in self.bodies:
+            heads = {node: self.questions[k].dumps() for node, k in self.nodes.items() if k in clients}
+            if heads:
+                self.post.send(heads, body, self.name, self.group)
 
-    def call(self, wanted: tuple[str, ...] = (), seconds: float = 5.0) -> None:
-        """See who is there; ask nodes that are new who they are, and wait for that while sites wanted are missing."""
-        self.online = self.post.nodes()
-        self.since = {node: since for node, (_, since) in self.online.items()}
-        waiting = {node for node, since in self.since.items() if self.answered.get(node) != since}
-        if not waiting or (wanted and all(self.node(site) is not None for site in wanted)):
+    def again(self, roster: Roster, answers: dict[int, Any]) -> None:
+        """Every other second: a site that went away is missing; one that came back has forgotten its question."""
+        if time.monotonic() - self.looked < LOOK:
             return
-        asked = {sent.node for sent in self.post.under_way.values()}
-        if new := waiting - asked:
-            self.post.send(dict.fromkeys(sorted(new), self.letter), kind="query")
-        until = time.monotonic() + seconds
-        while waiting and time.monotonic() < until:
-            for node, answer in self.post.collect(SPARE):
-                waiting.discard(node)
-                self._note(node, answer)
-            time.sleep(POLL if waiting else 0)
-
-    def _note(self, node: int, answer: bytes | FedstillError) -> None:
-        registered, since = self.online.get(node, ("", ""))
-        self.answered[node] = since
-        site = registered or f"node {node}"
-        try:
-            if isinstance(answer, FedstillError):
-                raise answer
-            found = opened(answer, Enrolled, Refusal)
-            if registered and found.site != registered:
-                raise FedstillError(f"its key is registered as {registered!r}, it calls itself {found.site!r}")
-            site = found.site
-            if isinstance(found, Refusal):
-                raise FedstillError(found.why)
-            if found.run != self.run:
-                raise FedstillError(f"an answer to run {found.run!r}")
-            introduced(found)
-        except FedstillError as error:
-            self.refused[site] = f"does not take part: {error}"
-            return
-        self.refused.pop(site, None)
-        self.enrolled[site] = found
-        self.sites[site] = node
+        self.looked = time.monotonic()
+        online = self.post.nodes()
+        for node, k in self.nodes.items():
+            if k in answers:
+                continue
+            if node not in online:
+                answers[k] = FedstillError(GONE)
+            elif self.since.get(node) not in (None, online[node][1]):
+                self.since[node] = None
+                body = next(body for body, clients in self.bodies if k in clients)
+                self.post.send({node: self.questions[k].dumps()}, body, self.name, self.group)

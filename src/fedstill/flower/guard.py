@@ -1,0 +1,240 @@
+"""The guard before Flower's SuperLink: who may ask what, and how much of a request is read before that is known.
+
+Sites come in over the Fleet API with registered keys; their signature is checked before a byte of the body is read.
+Starting, stopping and reading runs (the Control API, which Flower leaves open to whoever reaches the port) takes one of
+the hub's tokens; what a run's own process uses (the Runtime API) is for this machine alone. Only fedstill's own app
+bundle is ever started.
+"""
+
+import asyncio
+import json
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import FedstillError
+from fedstill.flower.audit import AuditLog
+from fedstill.flower.health import Health
+from fedstill.flower.keyring import KeyRing
+from fedstill.flower.messages import checked_name, readable
+from fedstill.flower.tokens import Role, Tokens
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+TOKEN = b"x-fedstill-token"
+LARGEST = 16 << 20
+"""Bytes of one request; Flower sends arrays in chunks of 5 MiB."""
+READING = 60.0
+"""Seconds that the body of a request may take to come in."""
+AT_ONCE = 16
+"""Bodies that are read at the same time: with `LARGEST` this bounds the memory that senders can claim."""
+ROLES: dict[str, Role] = {
+    "/v1/control/start-run": "start",
+    "/v1/control/stop-run": "start",
+    "/v1/control/list-runs": "read",
+    "/v1/control/stream-logs": "read",
+    "/v1/control/register-node": "register",
+}
+"""What the Control API's paths take; every other one is refused."""
+
+
+class Refused(Exception):
+    """A request that is not let through: its HTTP status and why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Guard:
+    """Stands before the SuperLink's HTTP application."""
+
+    def __init__(self, app: Any, tokens: Tokens, runs: Path, keys: KeyRing | None, audit: AuditLog) -> None:
+        self.app = app
+        self.tokens = tokens
+        self.runs = runs
+        self.keys = keys
+        """The keys that are let in; None where any is (`--insecure`)."""
+        self.audit = audit
+        self.health = Health()
+        self.instance = secrets.token_hex(8)
+        self.reading = asyncio.Semaphore(AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or say why not."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self._admit(scope, receive, send)
+        except Refused as refused:
+            self.health.count("refused")
+            if refused.status != 404:
+                why = str(refused)
+                self.audit.write("refused", path=readable(scope["path"], 100), status=refused.status, why=why)
+            await _answer(send, refused.status, {"detail": str(refused)})
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        if path == "/fedstill/health":
+            await _answer(send, 200, self.health.state(), b"application/json")
+        elif path.startswith("/v1/fleet/"):
+            site = self._site(headers)
+            body = await self._body(headers, receive)
+            if path == "/v1/fleet/push-messages":
+                self._pushed(site, body)
+            self.health.count("fleet", site)
+            await self.app(scope, _again(body, receive), send)
+        elif path.startswith("/v1/runtime/") and _local(scope):
+            await self.app(scope, receive, send)
+        else:
+            await self._with_token(scope, headers, receive, send)
+
+    async def _with_token(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        token = headers.get(TOKEN, b"").decode("latin-1")
+        role: Role = ROLES.get(path, "register" if path.startswith("/fedstill/keys") else "read")
+        holder = self.tokens.holder(token, role)
+        if holder is None:
+            raise Refused(401, f"the hub's token is needed, with the role {role} (fedstill deploy --token)")
+        body = await self._body(headers, receive)
+        if path in ROLES:
+            if path == "/v1/control/start-run" and not _our_bundle(body):
+                raise Refused(400, "only fedstill's own app is run here: deploy with the hub's version of fedstill")
+            if role != "read":
+                self.audit.write(path.rpartition("/")[2], by=holder)
+            await self.app(scope, _again(body, receive), send)
+        elif path == "/fedstill/hub":
+            await _answer(send, 200, {"instance": self.instance, "runs": str(self.runs)})
+        elif path == "/fedstill/metrics":
+            await _answer(send, 200, self.health.prometheus(self.runs), b"text/plain; version=0.0.4")
+        elif path.startswith("/fedstill/runs/"):
+            await self._give(path.removeprefix("/fedstill/runs/"), send)
+        elif path.startswith("/fedstill/plans/"):
+            folder = self._run(path.removeprefix("/fedstill/plans/"))
+            await _answer(send, 200, json.loads((folder / "experiment.json").read_text()))
+        elif path.startswith("/fedstill/keys") and self.keys is not None:
+            await _answer(send, 200, self._keys(path, method, body, holder))
+        else:
+            raise Refused(404, "no such thing here")
+
+    def _keys(self, path: str, method: str, body: bytes, holder: str) -> Any:
+        """Let a key in, or shut one out."""
+        assert self.keys is not None
+        try:
+            if method == "DELETE":
+                name = checked_name("site", path.removeprefix("/fedstill/keys/"))
+                self.keys.revoke(name)
+                self.audit.write("key revoked", site=name, by=holder)
+            else:
+                asked = json.loads(body)
+                name, key = checked_name("site", str(asked["name"])), bytes.fromhex(str(asked["key"]))
+                self.keys.allow(name, key)
+                self.audit.write("key allowed", site=name, by=holder)
+        except (ValueError, KeyError, TypeError):
+            raise Refused(400, "a site's name and key are needed") from None
+        except FedstillError as error:
+            raise Refused(400, str(error)) from None
+        return {"site": name}
+
+    def _site(self, headers: dict[bytes, bytes]) -> str:
+        """Who signed a request; refused before its body is read where that is nobody who is let in."""
+        if self.keys is None:
+            return "?"
+        site = self.keys.signer(headers)
+        if site is None:
+            raise Refused(401, "signed by no key that is let in here (fedstill hub --allow)")
+        return site
+
+    def _pushed(self, site: str, body: bytes) -> None:
+        """A message that a node sends must be its own answer to the hub."""
+        from fedstill.flower import api
+
+        wrong = api.pushed_fault(body)
+        if wrong is not None:
+            raise Refused(403, f"site {site}: {wrong}")
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body of a request, within bounds of size and time."""
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > LARGEST:
+            raise Refused(413, f"requests may have {LARGEST >> 20} MiB")
+        pieces, size = [], 0
+        try:
+            async with self.reading, asyncio.timeout(READING):
+                while True:
+                    event = await receive()
+                    if event["type"] == "http.disconnect":
+                        raise Refused(400, "the line was cut off")
+                    pieces.append(event.get("body", b""))
+                    size += len(pieces[-1])
+                    if size > LARGEST:
+                        raise Refused(413, f"requests may have {LARGEST >> 20} MiB")
+                    if not event.get("more_body", False):
+                        return b"".join(pieces)
+        except TimeoutError:
+            raise Refused(408, f"the request took longer than {READING:g} s") from None
+
+    def _run(self, run: str) -> Path:
+        """The folder of a run that is there."""
+        try:
+            folder = self.runs / checked_name("run", run)
+        except FedstillError as error:
+            raise Refused(400, str(error)) from None
+        if not (folder / "experiment.json").exists():
+            raise Refused(404, f"no run {run} here")
+        return folder
+
+    async def _give(self, run: str, send: Send) -> None:
+        """A run's folder as a tar file."""
+        folder = self._run(run)
+        with tempfile.TemporaryFile() as file:
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                tar.add(folder, arcname=run, filter=lambda entry: None if "/." in entry.name else entry)
+            size = file.tell()
+            file.seek(0)
+            await send(_start(200, b"application/x-tar", size))
+            while piece := file.read(1 << 20):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+def _local(scope: Scope) -> bool:
+    """Does a request come from this very machine?"""
+    return (scope.get("client") or ("",))[0] in ("127.0.0.1", "::1", (scope.get("server") or ("",))[0])
+
+
+def _our_bundle(body: bytes) -> bool:
+    from fedstill.flower.bundle import is_ours
+
+    return is_ours(body)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A request's body that was read already, for the application to read."""
+    given = False
+
+    async def replay() -> MutableMapping[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _start(status: int, kind: bytes, size: int) -> MutableMapping[str, Any]:
+    headers = [(b"content-type", kind), (b"content-length", str(size).encode())]
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def _answer(send: Send, status: int, content: Any, kind: bytes = b"application/json") -> None:
+    body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+    await send(_start(status, kind, len(body)))
+    await send({"type": "http.response.body", "body": body})

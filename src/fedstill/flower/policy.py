@@ -1,0 +1,157 @@
+"""A site's own policy: what it takes part in, whatever the hub asks.
+
+Written by the site's keeper in `policy.toml`, checked at enrolment and again before every turn and every exam. Without
+a file the defaults below hold.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import methods
+from fedstill.core.value import plain
+from fedstill.experiment.config import Experiment
+from fedstill.parts.learner import LocalTraining
+
+Number = Annotated[int, Field(ge=0, le=10**12)]
+Duration = Annotated[float, Field(gt=0, le=10**9)]
+
+
+class Bound(BaseModel):
+    """The least and the most that a setting of a method may be."""
+
+    model_config = ConfigDict(frozen=True, strict=False, extra="forbid", allow_inf_nan=False)
+
+    least: float | None = None
+    most: float | None = None
+
+    def broken_by(self, value: object) -> bool:
+        """Is this value outside?"""
+        if not isinstance(value, int | float):
+            return True
+        return (self.least is not None and value < self.least) or (self.most is not None and value > self.most)
+
+
+class Policy(BaseModel):
+    """What a site takes part in. Every field has a default that lets the methods' own defaults pass."""
+
+    model_config = ConfigDict(frozen=True, strict=False, extra="forbid", allow_inf_nan=False)
+
+    methods: tuple[str, ...] = ()
+    """The only methods; none named: all."""
+    settings: dict[str, Bound] = {}
+    """Bounds on methods' settings by name: `[settings.lr]`, `most = 0.5`."""
+    code: tuple[str, ...] = ()
+    """Code outside fedstill that an experiment may name (`package.module:Name`); it must be installed here."""
+    least_batch: Annotated[int, Field(ge=1)] = 8
+    """A batch of one sample gives the hub that sample."""
+    least_steps: Annotated[int, Field(ge=1)] = 1
+    least_samples: Annotated[int, Field(ge=1)] = 32
+    """Samples that a turn must see, all batches together."""
+    least_tests: Annotated[int, Field(ge=1)] = 10
+    """Test samples below which nothing is said of an exam."""
+    least_sites: Annotated[int, Field(ge=1)] = 2
+    """Parties that a run must have: with one alone, an average is that one's upload."""
+    models_per_exam: Number = 16
+    exams_per_round: Number = 3
+    """A hub that is restarted may ask again."""
+    exams_per_run: Number = 1_000
+    turns_per_run: Number = 10_000
+    turn_seconds: Duration = 3600.0
+    run_seconds: Duration = 30 * 86400.0
+    """Of turns and exams together."""
+    turn_bytes: Number = 1 << 30
+    """Of a download, and of an upload."""
+    run_bytes: Number = 1 << 40
+    approval: bool = False
+    """Must a person approve each experiment (`fedstill site --approve`)?"""
+    signers: tuple[Path, ...] = ()
+    """Public keys of the persons who may start an experiment; none named: the hub may."""
+
+    def refuses(self, plan: Experiment) -> str | None:
+        """Why a plan is against the policy; None when it is not."""
+        if self.methods and plan.title not in self.methods:
+            return f"this site takes part in {', '.join(self.methods)} only, not in {plan.title}"
+        method = plan.method
+        settings = plain(method)
+        for name, bound in self.settings.items():
+            if settings.get(name) is not None and bound.broken_by(settings[name]):
+                return f"{name} = {settings[name]}: this site's policy asks for {_words(bound)}"
+        if isinstance(method, LocalTraining) and method.batch < self.least_batch:
+            return f"batch = {method.batch}: this site's policy asks for {self.least_batch} at least"
+        return None
+
+    def refuses_turn(self, plan: Experiment, samples: int, sites: int) -> str | None:
+        """Why a turn of this plan on so many training samples, in a run of so many sites, is against the policy."""
+        if sites < self.least_sites:
+            return f"a run of {sites} sites: this site's policy asks for {self.least_sites} at least"
+        method = plan.method
+        if not isinstance(method, LocalTraining):
+            return f"{plan.title}: it does not say how it trains, so its turns cannot be bounded"
+        steps = method.steps(samples)
+        if steps < self.least_steps:
+            return f"{steps} steps a turn: this site's policy asks for {self.least_steps} at least"
+        seen = min(samples, steps * method.batch)
+        if seen < self.least_samples:
+            return f"a turn on {seen} samples: this site's policy asks for {self.least_samples} at least"
+        return None
+
+    def explain(self) -> str:
+        """The policy's consequences, in words."""
+        named = ", ".join(self.methods) or "any method"
+        bounds = "; ".join(f"{name} {_words(bound)}" for name, bound in self.settings.items())
+        lines = [
+            "What this site refuses, by its policy:",
+            f"  experiments         other than {named}" + (f"; settings other than {bounds}" if bounds else ""),
+            f"                      batches below {self.least_batch}, turns below {self.least_steps} steps or "
+            f"{self.least_samples} samples, runs of fewer than {self.least_sites} sites",
+            f"  turns               longer than {self.turn_seconds:g} s or with more than {self.turn_bytes:,} bytes "
+            f"either way; more than {self.turns_per_run:,} in a run",
+            f"  exams               of more than {self.models_per_exam} models, more than {self.exams_per_round} in a "
+            f"round or {self.exams_per_run:,} in a run; none on fewer than {self.least_tests} test samples",
+            f"  runs                that took {self.run_seconds:g} s of work or {self.run_bytes:,} bytes; a task of "
+            "another experiment than the one enrolled for",
+        ]
+        if self.signers:
+            lines.append(f"  unsigned            experiments without a signature of {_names(self.signers)}")
+        if self.approval:
+            lines.append("  unapproved          experiments that no person here approved (fedstill site --approve)")
+        return "\n".join(lines)
+
+
+def read_policy(path: Path | None, only: tuple[str, ...] = ()) -> Policy:
+    """The policy in a TOML file (the defaults without one); `only` names the methods instead of the file's."""
+    settings = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise UsageError(f"--policy {path}: no such file") from None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--policy {path}: {error}") from None
+    if only:
+        settings["methods"] = only
+    try:
+        policy = Policy.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(Policy.model_fields)
+        more = f"; known: {known}" if first["type"] == "extra_forbidden" else f", not {first['input']!r}"
+        raise UsageError(f"--policy {path}: {where}: {first['msg']}{more}") from None
+    for method in policy.methods:
+        methods[method]  # a misspelt name says which there are
+    return policy
+
+
+def _words(bound: Bound) -> str:
+    least = [] if bound.least is None else [f"at least {bound.least:g}"]
+    most = [] if bound.most is None else [f"at most {bound.most:g}"]
+    return " and ".join([*least, *most]) or "anything"
+
+
+def _names(paths: tuple[Path, ...]) -> str:
+    return ", ".join(path.stem for path in paths)

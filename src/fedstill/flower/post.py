@@ -1,0 +1,80 @@
+"""The hub's post: messages to nodes through Flower's grid, answers collected piece by piece."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+from fedstill.core.errors import FedstillError
+from fedstill.flower.api import HUB, AppMessages, NodeGone, Parcel
+from fedstill.flower.content import SMALL, attachment, packed, unpacked
+
+AWAY = "offline"
+GONE = "offline since the middle of the round"
+
+
+@dataclass
+class Sent:
+    """A message under way: to which node, and what has come of its answer so far."""
+
+    node: int
+    parcel: Parcel | None = None
+
+
+Collected = tuple[bytes, bytes | None] | FedstillError
+"""An answer's head and body, or what was wrong with it."""
+
+
+class Post:
+    """Sends messages to Flower nodes and collects the answers, never more of one than was expected."""
+
+    def __init__(self, grid: Any) -> None:
+        self.app = AppMessages(grid)
+        self.under_way: dict[str, Sent] = {}
+
+    def nodes(self) -> dict[int, tuple[str, str]]:
+        """The nodes that are there: the name each one's key was registered under, and since when it is there."""
+        return self.app.nodes()
+
+    def send(self, heads: Mapping[int, bytes], body: bytes | None = None, kind: str = "train", group: str = "") -> None:
+        """Send each node its head, all with the same body."""
+        attached = body if body is None or len(body) <= SMALL else attachment(body)
+        messages = [Message(packed(head, attached), node, kind, group_id=group) for node, head in heads.items()]
+        for node, number in zip(heads, self.app.push(messages), strict=True):
+            if number:
+                self.under_way[number] = Sent(node)
+
+    def forget(self) -> None:
+        """Stop waiting for whatever has not come."""
+        self.under_way = {}
+
+    def collect(self, limit: int) -> Iterator[tuple[int, Collected]]:
+        """The answers that have come since the last time; one of more than `limit` bytes is left unread."""
+        asked = [number for number, sent in self.under_way.items() if sent.parcel is None]
+        if asked:
+            for number, sender, parcel in self.app.announced(asked, limit):
+                sent = self.under_way.get(number)
+                if sent is None or sender not in (sent.node, HUB):
+                    continue  # nobody answers for another
+                if isinstance(parcel, FedstillError):
+                    del self.under_way[number]
+                    yield sent.node, FedstillError(f"refused: its answer: {parcel}")
+                else:
+                    sent.parcel = parcel
+        for number, sent in list(self.under_way.items()):
+            if sent.parcel is None:
+                continue
+            collected = self._read(sent.parcel, limit)
+            if collected is not None:
+                del self.under_way[number]
+                yield sent.node, collected
+
+    def _read(self, parcel: Parcel, limit: int) -> Collected | None:
+        try:
+            content = self.app.read(parcel, limit)
+            return None if content is None else unpacked(content)
+        except NodeGone:
+            return FedstillError(GONE)
+        except FedstillError as error:
+            return FedstillError(f"refused: its answer: {error}")

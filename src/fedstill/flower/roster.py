@@ -1,0 +1,126 @@
+"""Which node is which site, and whether it is still the site that enrolled."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedstill.core.errors import FedstillError
+from fedstill.flower.messages import FORMAT, Enrol, Enrolled, Refusal, answer
+from fedstill.flower.post import Collected, Post
+
+POLL = 0.2
+LARGEST = 8 << 20
+"""Bytes of an enrolment or of marks, at most."""
+
+
+@dataclass
+class Remembered:
+    """What the hub knows of a site from earlier in the run: its data's checksum, and its last turn's round."""
+
+    data: str
+    turns: int = 0
+
+
+class Roster:
+    """Asks nodes who they are. A site's name is the one its key was registered under, else what it says."""
+
+    def __init__(self, post: Post, run: str, run_id: str, experiment: str, signature: str = "") -> None:
+        self.post = post
+        self.run = run
+        self.run_id = run_id
+        enrol = Enrol(run=run, run_id=run_id, format=FORMAT, experiment=experiment, signature=signature)
+        self.question = enrol.dumps()
+        self.enrolled: dict[str, Enrolled] = {}
+        self.sites: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        self.remembered: dict[str, Remembered] = {}
+        self.since: dict[int, str] = {}
+        self.answered: dict[int, str] = {}
+        self.online: dict[int, tuple[str, str]] = {}
+
+    def node(self, site: str) -> int | None:
+        """The node of a site that is there."""
+        node = self.sites.get(site)
+        return node if node in self.online else None
+
+    def here(self) -> list[str]:
+        """The enrolled sites that are there, by name."""
+        return sorted(site for site in self.enrolled if self.node(site) is not None)
+
+    def refuse(self, site: str, why: str) -> None:
+        """Leave a site out, and remember why."""
+        self.refused[site] = f"does not take part: {why}"
+        self.enrolled.pop(site, None)
+        self.sites.pop(site, None)
+
+    def remember(self, site: str, turns: int) -> None:
+        """Note that a site has taken its turn in the round before `turns`."""
+        if site in self.remembered:
+            self.remembered[site].turns = max(turns, self.remembered[site].turns)
+
+    def call(self, wanted: Iterable[str] = (), seconds: float = 5.0) -> None:
+        """See who is there; ask nodes that are new who they are, and wait for that while sites wanted are missing."""
+        self.online = self.post.nodes()
+        self.since = {node: since for node, (_, since) in self.online.items()}
+        waiting = {node for node, since in self.since.items() if self.answered.get(node) != since}
+        wanted = list(wanted)
+        if not waiting or (wanted and all(self.node(site) is not None for site in wanted)):
+            return
+        asked = {sent.node for sent in self.post.under_way.values()}
+        if new := waiting - asked:
+            self.post.send(dict.fromkeys(sorted(new), self.question), kind="query")
+        until = time.monotonic() + seconds
+        while waiting and time.monotonic() < until:
+            for node, collected in self.post.collect(LARGEST):
+                waiting.discard(node)
+                self._note(node, collected)
+            time.sleep(POLL if waiting else 0)
+
+    def _note(self, node: int, collected: Collected) -> None:
+        registered, since = self.online.get(node, ("", ""))
+        self.answered[node] = since
+        site = registered or f"node {node}"
+        try:
+            found = self._introduced(registered, collected)
+            if not registered:
+                other = self.sites.get(found.site)
+                if other not in (None, node) and other in self.online:
+                    raise FedstillError(f"node {node} calls itself {found.site}, as node {other} does already")
+                site = found.site
+            self._recognised(found)
+        except FedstillError as error:
+            self.refuse(site, str(error))
+            return
+        self.refused.pop(site, None)
+        self.enrolled[site] = found
+        self.sites[site] = node
+
+    def _introduced(self, registered: str, collected: Collected) -> Enrolled:
+        """A node's introduction to this very run, under the name its key was registered with."""
+        if isinstance(collected, FedstillError):
+            raise collected
+        found = answer(collected[0])
+        if isinstance(found, Refusal):
+            raise FedstillError(found.why)
+        if not isinstance(found, Enrolled):
+            raise FedstillError(f"a message of kind {found.kind!r} where it should have introduced itself")
+        if registered and found.site != registered:
+            raise FedstillError(f"its key is registered as {registered!r}, it calls itself {found.site!r}")
+        if (found.run, found.run_id) != (self.run, self.run_id):
+            raise FedstillError(f"an answer to another run ({found.run})")
+        return found
+
+    def _recognised(self, found: Enrolled) -> None:
+        """Refuse a site that is no longer the one the run began with."""
+        known = self.remembered.get(found.site)
+        if known is None:
+            return
+        if found.data != known.data:
+            raise FedstillError(
+                "its data, or its state folder, are not those it enrolled with; bring them back, or start a new run"
+            )
+        if found.turns < known.turns:
+            raise FedstillError(
+                f"its state is older than the run: it remembers {found.turns} rounds, the hub {known.turns}; "
+                "was it restored from a copy, or is another site running with its key?"
+            )

@@ -1,0 +1,127 @@
+"""What a site remembers of a run: which experiment it agreed to, how much it has done, its client's states."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedstill.core import record
+from fedstill.core.errors import FedstillError
+from fedstill.experiment.config import identity
+from fedstill.experiment.setting import Setting
+from fedstill.flower.messages import readable
+from fedstill.flower.policy import Policy
+
+
+@dataclass(frozen=True)
+class RunBook:
+    """A site's book of a run; every turn and exam is entered before it begins."""
+
+    run_id: str
+    experiment: str
+    """The digest of what was agreed to at enrolment."""
+    setting: str = ""
+    """The digest of the rest of the setting, fixed by the first task or exam."""
+    turns: int = 0
+    """The number of the round after the last one taken part in."""
+    taken: int = 0
+    """Turns begun, repeated ones too."""
+    exams: int = 0
+    exam_round: int = -1
+    exams_in_round: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+
+    def with_setting(self, setting: Setting) -> "RunBook":
+        """The book with this setting agreed to; refused where it is another than before."""
+        if digest(agreed_part(setting.experiment)) != self.experiment:
+            raise FedstillError("a task of another experiment than the one this site enrolled for")
+        rest = {key: value for key, value in asdict(setting).items() if key != "experiment"}
+        if self.setting and digest(rest) != self.setting:
+            raise FedstillError("a task with another setting than this run began with")
+        return replace(self, setting=digest(rest))
+
+    def with_turn(self, policy: Policy, received: int) -> "RunBook":
+        """The book with one more turn begun; refused where the policy allows no more."""
+        if self.taken >= policy.turns_per_run:
+            raise FedstillError(f"{self.taken} turns in this run: this site's policy allows no more")
+        return replace(self._with_bytes(policy, received), taken=self.taken + 1)
+
+    def with_exam(self, policy: Policy, round: int, models: int, received: int) -> "RunBook":
+        """The book with one more exam begun; refused where the policy allows no more."""
+        if models > policy.models_per_exam:
+            raise FedstillError(f"an exam of {models} models: this site's policy allows {policy.models_per_exam}")
+        if self.exams >= policy.exams_per_run:
+            raise FedstillError(f"{self.exams} exams in this run: this site's policy allows no more")
+        again = self.exams_in_round if round == self.exam_round else 0
+        if again >= policy.exams_per_round or round < self.exam_round:
+            raise FedstillError(f"another exam in round {round + 1}: this site's policy allows no more")
+        known = self._with_bytes(policy, received)
+        return replace(known, exams=self.exams + 1, exam_round=round, exams_in_round=again + 1)
+
+    def _with_bytes(self, policy: Policy, count: int) -> "RunBook":
+        if self.seconds > policy.run_seconds:
+            raise FedstillError(f"this run took {self.seconds:.0f} s here: this site's policy allows no more")
+        if self.bytes + count > policy.run_bytes:
+            raise FedstillError(f"this run moved {self.bytes} bytes here: this site's policy allows no more")
+        return replace(self, bytes=self.bytes + count)
+
+
+class RunFolder:
+    """A run's folder at a site. It is named by the run's name and its unguessable number: names can be used again."""
+
+    def __init__(self, state: Path, run: str, run_id: str) -> None:
+        self.path = state / "runs" / f"{run}-{run_id[:12]}"
+        self.file = self.path / "run.json"
+
+    def read(self) -> RunBook | None:
+        """The book of this run, if the site knows it."""
+        if not self.file.exists():
+            return None
+        try:
+            return RunBook(**json.loads(self.file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise FedstillError(f"{self.file}: damaged ({readable(str(error))}); the run cannot go on here") from None
+
+    def write(self, book: RunBook) -> None:
+        """Keep the book."""
+        record.write(self.file, json.dumps(asdict(book)).encode())
+
+
+class States:
+    """A client's states: a file for each round it took part in, as long as the hub may go back to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def before(self, round: int) -> Any:
+        """The state after the last turn before `round`; None when there was none."""
+        earlier = [t for t in self._rounds() if t < round]
+        return record.load(self._file(earlier[-1])) if earlier else None
+
+    def put(self, round: int, state: Any, needed: int) -> None:
+        """Keep the state after `round`; forget what no round from `needed` on starts from."""
+        if state is None:
+            return
+        record.save(self._file(round), state)
+        old = [t for t in self._rounds() if t < needed]
+        for t in old[:-1]:
+            self._file(t).unlink(missing_ok=True)
+
+    def _rounds(self) -> list[int]:
+        return sorted(int(file.stem) for file in self.folder.glob("[0-9]*.safetensors"))
+
+    def _file(self, round: int) -> Path:
+        return self.folder / f"{round:06d}.safetensors"
+
+
+def agreed_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What is fixed at enrolment: all that decides results, but how long the run is and who is called when."""
+    return identity(settings, "clients", "active", "rounds")
+
+
+def digest(value: Any) -> str:
+    """A checksum of a plain value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
