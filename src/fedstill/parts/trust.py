@@ -119,9 +119,14 @@ def fusion_weights(logits: Tensor, labels: Tensor, temperature: float) -> Tensor
     return (1 - softmax(by_class, 0)) / (count - 1)
 
 
-def fuse(logits: Tensor, labels: Tensor, temperature: float, server: Tensor | None = None) -> Tensor:
-    """(9)–(14) The global logits: the server's where it is right, else the weighted logits of clients that are."""
-    weights = fusion_weights(logits, labels, temperature)
+def fuse(
+    logits: Tensor, labels: Tensor, temperature: float, server: Tensor | None = None, weights: Tensor | None = None
+) -> Tensor:
+    """(9)–(14) The global logits: the server's where it is right, else the weighted logits of clients that are.
+
+    `weights` are those of (10)–(12), where they are known already.
+    """
+    weights = fusion_weights(logits, labels, temperature) if weights is None else weights
     if server is None:
         return _fused(logits, labels, weights)
     rest = (server.argmax(-1) != labels).nonzero()[:, 0]
