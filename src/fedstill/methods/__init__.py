@@ -17,6 +17,7 @@ from fedstill.methods.fedgh import FedGH
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedhkd import FedHKD
+from fedstill.methods.fedkd import FedKD
 from fedstill.methods.fedkf import FedKF, FedKFMinus
 from fedstill.methods.fedlc import FedLC
 from fedstill.methods.fedmd import FedMD
@@ -55,6 +56,7 @@ __all__ = [
     "FedGen",
     "FedHKD",
     "FedHe",
+    "FedKD",
     "FedKF",
     "FedKFMinus",
     "FedLC",
