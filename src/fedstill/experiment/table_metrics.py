@@ -17,11 +17,11 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.metrics import METRICS, Shown
+from fedstill.experiment.metrics import ATTACK_SUCCESS, METRICS, Shown
 from fedstill.experiment.passes import METRICS as PASSES
 from fedstill.experiment.result import Result
 
-REPORTED = {metric.key: metric for metric in METRICS}
+REPORTED = {metric.key: metric for metric in (*METRICS, ATTACK_SUCCESS)}
 PLAIN = (*REPORTED, "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup", "time_speedup")
 RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
 """Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
