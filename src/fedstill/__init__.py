@@ -25,6 +25,7 @@ _HOMES = {
     "StopRun": "fedstill.experiment.watcher",
     "Experiment": "fedstill.experiment.config",
     "Result": "fedstill.experiment.result",
+    "FederatedClassifier": "fedstill.estimator",
     "Samples": "fedstill.data",
     "Dataset": "fedstill.data",
     "load": "fedstill.data",

@@ -322,6 +322,7 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
 
 
 from fedstill import (  # noqa: E402 (their commands join the app, after these)
+    cli_advise,  # noqa: F401
     cli_audit,  # noqa: F401
     cli_data,  # noqa: F401
     cli_demo,  # noqa: F401
