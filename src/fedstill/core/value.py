@@ -179,6 +179,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+def settings_of(value: Any, cls: type | None = None) -> dict[str, Any]:
+    """The fields of a dataclass's instance with their values, by name: those that `cls` has too, where it is given."""
+    wanted = None if cls is None else {f.name for f in fields(cls)}
+    return {f.name: getattr(value, f.name) for f in fields(value) if wanted is None or f.name in wanted}
+
+
 def changes(value: Any) -> dict[str, Any]:
     """The fields of a value that differ from their defaults: what a short title should say."""
     return {

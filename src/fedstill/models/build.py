@@ -17,12 +17,13 @@ from typing import Any
 
 from torch import nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.registry import Registry
 from fedstill.core.rng import seeded
 from fedstill.models.adopt import adopt, one_line
-from fedstill.models.classifier import Classifier, Shape, as_kind, refuse_other_kinds
+from fedstill.models.classifier import Shape, as_kind, refuse_other_kinds
 from fedstill.models.registry import models
 
 Spec = str | nn.Module | Callable[..., nn.Module]

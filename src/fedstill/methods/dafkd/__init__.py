@@ -15,11 +15,11 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
+from fedstill.methods.dafkd.counsel import Contribution, Counsel
+from fedstill.methods.dafkd.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.models.classifier import embedded
 from fedstill.parts.conditional_generator import Gallery
-from fedstill.parts.counsel import Contribution, Counsel
 from fedstill.parts.distil import Lesson, uploads_of
-from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
 from fedstill.parts.losses import cross_entropy
