@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.turn import Wrapper, forged, misfit
-from fedstill.core.value import Value, build, build_named, deciding, plain, setting
+from fedstill.core.value import Value, build, build_named, by_field, deciding, plain, setting
 from fedstill.data.natural import BySite, Natural
 from fedstill.data.partition import Dirichlet, Partition
 from fedstill.data.reading import SHORT, Reading
@@ -29,6 +29,7 @@ from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
 from fedstill.parts.collusion import Collusion
+from fedstill.parts.gather import gather_of
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Experiment(Value):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
         for wrapper in self.wrappers:
             object.__setattr__(self, "method", wrapper.fitted(self.method))
-        gather = getattr(self.method, "gather", None)
+        gather = gather_of(self.method)
         if gather is not None and (wrong := gather.misfit(self.method)):
             raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
         if self.wrappers:
@@ -219,7 +220,7 @@ class Experiment(Value):
 
     def plain(self) -> dict[str, Any]:
         """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
-        entries = {f.name: getattr(self, f.name) for f in fields(self)}
+        entries = by_field(self)
         if not (isinstance(self.data, str) or _paths(self.data)):
             entries["data"] = _described(self.data)
         if not isinstance(self.public, str | float | None):
