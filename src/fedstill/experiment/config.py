@@ -193,6 +193,14 @@ class Experiment(Value):
         return str(plain(self.method)["name"])
 
     @property
+    def folder_words(self) -> tuple[str, ...]:
+        """Method, data and α, as a folder's name may have them: `fedavg`, `mnist-5k`, `a0.1`."""
+        data = Path(self.data).stem if isinstance(self.data, str) else "own-data"
+        alpha = plain(self.partition).get("alpha")
+        words = (self.title, data, *([f"a{alpha:g}"] if alpha else []))
+        return tuple(word.replace(":", ".") for word in words)
+
+    @property
     def dealt_by(self) -> int:
         """The seed of who gets which samples."""
         return self.seed if self.split_seed is None else self.split_seed

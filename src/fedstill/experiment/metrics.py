@@ -128,7 +128,7 @@ def wlp(accuracies: Accuracies, direction: int = 1) -> float:
     return min(known, key=lambda a: direction * a, default=float("nan"))
 
 
-metrics: Registry[Metric] = Registry("metric")
+metrics: Registry[Metric] = Registry("metric", instances_of=Metric)
 for _metric in (
     Metric("amp", "AMP", "{measure} averaged over the clients' own tests", follows=True,
            over=lambda v: amp(v.each, v.samples)),
