@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -77,7 +77,7 @@ def card(name: str) -> dict[str, Any]:
         raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
     thing = KINDS[kind][name]
     found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
-    if hasattr(thing, "__dataclass_fields__"):
+    if is_dataclass(thing):
         found["settings"] = [
             {
                 "name": f.name,
