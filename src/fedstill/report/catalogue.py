@@ -87,7 +87,7 @@ def card(name: str) -> dict[str, Any]:
 
 
 def settings_of(value: Any) -> list[dict[str, Any]]:
-    """The settings of a class of values, such as `Experiment` or a method: name, default, meaning and bounds of each."""
+    """The settings of a class of values, such as `Experiment` or a method: name, default, meaning, bounds of each."""
     return [
         {
             "name": f.name,
