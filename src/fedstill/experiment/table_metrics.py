@@ -20,11 +20,11 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.metrics import METRICS, Shown
+from fedstill.experiment.metrics import ATTACK_SUCCESS, METRICS, Shown
 from fedstill.experiment.passes import METRICS as PASSES
 from fedstill.experiment.result import Result
 
-REPORTED = {metric.key: metric for metric in METRICS}
+REPORTED = {metric.key: metric for metric in (*METRICS, ATTACK_SUCCESS)}
 PLAIN = (
     *REPORTED, "fluctuation", "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup",
     "time_speedup",
