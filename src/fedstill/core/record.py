@@ -28,6 +28,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedstill.core.errors import FedstillError
+from fedstill.core.value import by_field
 
 R = TypeVar("R")
 State = Mapping[str, Tensor]
@@ -107,7 +108,7 @@ def field_carrying(message: type, *wanted: str) -> str | None:
 def carried(message: Any, *wanted: str) -> Any:
     """What a message holds in its first field that carries one of these things; None when there is none."""
     name = field_carrying(type(message), *wanted)
-    return None if name is None else getattr(message, name)  # the field's name is known from the type
+    return None if name is None else by_field(message)[name]
 
 
 def replaced(message: R, value: Any, *wanted: str) -> R:
@@ -135,7 +136,7 @@ def flatten(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         case tuple() | list():
             return {"items": [flatten(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]}
     if is_dataclass(value) and _types.get(_name(type(value))) is type(value):
-        entries = {f.name: flatten(getattr(value, f.name), tensors, f"{path}/{f.name}") for f in fields(value)}
+        entries = {name: flatten(item, tensors, f"{path}/{name}") for name, item in by_field(value).items()}
         return {"record": _name(type(value)), "fields": entries}
     raise TypeError(f"{path or 'value'}: a {type(value).__name__} cannot be part of a record")
 
@@ -243,7 +244,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 def sizes(value: Any) -> dict[str, int]:
     """Bytes of payload per field of a record: tensors as they are, 8 for a number, text by its length."""
-    return {f.name: size(getattr(value, f.name)) for f in fields(value)}
+    return {name: size(item) for name, item in by_field(value).items()}
 
 
 def size(value: Any) -> int:

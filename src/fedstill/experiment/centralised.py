@@ -9,7 +9,7 @@ imagined texts are embeddings. With `generator = "noise"` the student sees plain
 import hashlib
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedstill.core import record, rng
 from fedstill.core.errors import RunError, UsageError
 from fedstill.core.record import State
-from fedstill.core.value import plain
+from fedstill.core.value import by_field, plain
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.ready import trained
@@ -46,7 +46,7 @@ def teacher_plan(plan: Experiment) -> Experiment:
     """The run that makes the teacher: FedAvg with the same optimiser, one client that has everything."""
     if not isinstance(plan.method, KnowledgeFusion):
         raise UsageError(f"{plan.title}: only fedkf teaches a student without data")
-    same = {f.name: getattr(plan.method, f.name) for f in fields(LocalTraining)}
+    same = by_field(plan.method, LocalTraining)
     return replace(plan, method=FedAvg(**{**same, "epochs": 1, "local_steps": None}), clients=1, active=1.0)
 
 

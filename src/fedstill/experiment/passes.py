@@ -23,6 +23,7 @@ from fedstill.core.turn import Party, turn
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage
+from fedstill.parts.learner import LocalTraining
 
 METRICS = ("classifier_forward", "classifier_backward", "generator_forward", "generator_backward")
 SHORT, LONG = 1, 3
@@ -32,7 +33,7 @@ SHORT, LONG = 1, 3
 def passes(plan: Experiment) -> dict[str, float]:
     """Passes for each batch in the last of the plan's rounds, by a client with enough samples."""
     method: Any = plan.method
-    if not hasattr(method, "local_steps"):
+    if not isinstance(method, LocalTraining):
         raise UsageError(f"{plan.title}: its turn has no batches to count")
     with one_thread():
         ready = stage(plan, Storage())

@@ -304,7 +304,8 @@ def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
 
 def pixels_of(specs: tuple[Any, ...]) -> tuple[int, ...] | None:
     """The image sides that all these models take."""
-    asked = [set(models[s].pixels) for s in set(filter(_named, specs)) if getattr(models[s], "pixels", None)]
+    known = [models[spec] for spec in set(filter(_named, specs))]
+    asked = [set(m.pixels) for m in known if isinstance(m, type) and issubclass(m, Classifier) and m.pixels]
     return tuple(sorted(set.intersection(*asked))) if asked else None
 
 

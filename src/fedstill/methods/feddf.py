@@ -14,7 +14,7 @@ from torch.nn.functional import softmax
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
-from fedstill.core.value import setting, settings_of
+from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.logit_fusion import LogitFusion
 from fedstill.parts.architectures import SERVER, holder, kinds_of, titled
@@ -143,4 +143,4 @@ class FedDF(Distillation, InForms):
     def form(self) -> WeightFusion | LogitFusion:
         """The paper's, or FedTKD's."""
         form = WeightFusion if self.mode == "weights" else LogitFusion
-        return form(**settings_of(self, form))
+        return form(**by_field(self, form))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
-from fedstill.core.value import setting, settings_of
+from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.fedhe import ClassWisdom, MeanLogits, fused
 from fedstill.parts.distil import uploads_of
@@ -203,4 +203,4 @@ class FedDistillPlus(ClassLogits, InForms):
     def form(self) -> WithWeights | WithoutWeights:
         """With weights, or class logits alone."""
         form = WithWeights if self.share_weights else WithoutWeights
-        return form(**settings_of(self, form))
+        return form(**by_field(self, form))

@@ -77,7 +77,7 @@ def card(name: str) -> dict[str, Any]:
         raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
     thing = KINDS[kind][name]
     found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
-    if inspect.isclass(thing) and is_dataclass(thing):
+    if is_dataclass(thing):
         found["settings"] = settings_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Method):
         found |= {"paper": thing.paper, "leaves_client": thing.leaves_client(), "needs_public_data": thing.needs_public}
@@ -86,8 +86,8 @@ def card(name: str) -> dict[str, Any]:
     return found
 
 
-def settings_of(value: type[Any]) -> list[dict[str, Any]]:
-    """The settings of a class of values, such as `Experiment` or a method: name, default, meaning and bounds of each."""
+def settings_of(value: Any) -> list[dict[str, Any]]:
+    """The settings of a class of values, such as `Experiment` or a method: name, default, meaning, bounds of each."""
     return [
         {
             "name": f.name,
