@@ -42,7 +42,7 @@ _HOMES = {
     "Identify": "fedstill.parts.trust",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def names() -> dict[str, str]:

@@ -108,7 +108,8 @@ def run(
     log: Annotated[
         str | None,
         typer.Option(
-            help="tensorboard or mlflow: also log there (extras).", autocompletion=choices("tensorboard", "mlflow")
+            help="tensorboard, mlflow, wandb or trackio: also log there (extras).",
+            autocompletion=choices("tensorboard", "mlflow", "wandb", "trackio"),
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),

@@ -26,6 +26,7 @@ from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import data_fingerprint
 from fedstill.experiment.watcher import Watcher
+from fedstill.transports.processes import forks
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def run_all(
         else:
             tell(News(one, "kept"))
     busy: dict[Connection, tuple[Job, Any]] = {}
-    context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    context: Any = multiprocessing.get_context("fork" if forks() else "spawn")
     try:
         while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):
