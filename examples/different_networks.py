@@ -7,17 +7,17 @@
 import fedstill as fs
 
 plan = {
-    "data": "digits", "clients": 6, "active": 1.0, "partition": "iid", "rounds": 3, "public": 0.2,
-    "models": ("mlp", "cnn1"), "out": None, "workers": "inline", "progress": False,
+    "data": "digits", "samples": 600, "clients": 4, "active": 1.0, "partition": "iid", "rounds": 2, "public": 0.2,
+    "models": ("mlp", "lenet5"), "out": None, "workers": "inline", "progress": False,
 }  # fmt: skip
 method = fs.FedTKD(lr=0.05, epochs=2)
 
 # %% [markdown]
-# Without liars, and with two of six who send random logits:
+# Without liars, and with one of four who turns its logits round:
 
 # %%
 honest = fs.run(method, **plan)
-attacked = fs.run(method, attack="random", malicious=(1, 4), **plan)
+attacked = fs.run(method, attack="logit-flip", malicious=(1,), **plan)
 
 # %%
 for name, result in (("honest", honest), ("attacked", attacked)):

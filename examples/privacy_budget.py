@@ -10,7 +10,7 @@ plan = {
     "data": "digits", "clients": 3, "active": 1.0, "partition": "iid", "rounds": 2,
     "out": None, "workers": "inline", "progress": False,
 }  # fmt: skip
-method = fs.FedAvg(lr=0.1, epochs=1)
+method = fs.FedAvg(lr=0.5, epochs=2)
 open_run = fs.run(method, **plan)
 
 # %% [markdown]
