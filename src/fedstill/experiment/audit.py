@@ -115,11 +115,11 @@ def opened(folder: RunDir) -> Scene:
 def promised(folder: RunDir) -> dict[str, Any]:
     """ε and δ as the run's rounds tell them; empty where nothing was promised."""
     spent: dict[str, float] = {}
-    told: dict[str, Any] = {}
+    promises: dict[str, Any] = {}
     for row in folder.rows():
         spent |= row["facts"].get("epsilon_spent", {})
-        told |= {k: row["facts"][k] for k in ("epsilon_clients", "delta") if k in row["facts"]}
-    return {**told, **({"epsilon_samples": max(spent.values())} if spent else {})}
+        promises |= {k: row["facts"][k] for k in ("epsilon_clients", "delta") if k in row["facts"]}
+    return {**promises, **({"epsilon_samples": max(spent.values())} if spent else {})}
 
 
 def sent(scene: Scene) -> Iterator[tuple[int, tuple[Any, Any]]]:

@@ -283,10 +283,13 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
 
 def with_reading(known: dict[str, Any]) -> dict[str, Any]:
     """The settings with `label`, `site` … put where they belong."""
-    told = {name: known.pop(name) for name in SHORT if name in known}
-    if told:
+    columns = {name: known.pop(name) for name in SHORT if name in known}
+    if columns:
         before = known.get("reading") or {}
-        known["reading"] = {**(plain(before) if isinstance(before, Reading) else {"name": "columns", **before}), **told}
+        known["reading"] = {
+            **(plain(before) if isinstance(before, Reading) else {"name": "columns", **before}),
+            **columns,
+        }
     return known
 
 

@@ -59,8 +59,8 @@ class Collusion(Attack, ABC):
             if like.is_floating_point() and not name.endswith("running_var")
             for start in [received[name].double()]
         }
-        sent = {r.client: with_weights(r, {**weights_in(r), **forged}) for r in bad}
-        return [sent.get(r.client, r) for r in replies]
+        forgeries = {r.client: with_weights(r, {**weights_in(r), **forged}) for r in bad}
+        return [forgeries.get(r.client, r) for r in replies]
 
     @abstractmethod
     def step(self, steps: Tensor, count: int, bad: int) -> Tensor:
