@@ -65,11 +65,14 @@ class Carries(StrEnum):
     SAMPLES = "everything: all samples are in one place"
 
 
-def carries(what: str, default: Any = ...) -> Any:
-    """A field of a message, with what it carries; a field without it may not leave a client."""
+def carries(what: str, default: Any = ..., varies: bool = False) -> Any:
+    """A field of a message, with what it carries; a field without it may not leave a client.
+
+    `varies`: names and shapes of its tensors are the sender's choice, and the method's `objection` checks them.
+    """
     if not isinstance(what, str) or not what:
         raise TypeError(f"carries({what!r}): must be one of Carries, or a text that says what else it is")
-    metadata = {"carries": what}
+    metadata = {"carries": what, "varies": varies}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
@@ -270,15 +273,18 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
     """What is wrong with a message, measured against one of the right form; None when nothing is.
 
     Types, names, shapes and dtypes must be the template's (a template's tensors may be on the meta device), and every
-    number finite and below `limit`.
+    number finite and below `limit`. Of a field that `varies`, numbers are checked and nothing else.
     """
     if type(value) is not type(template):
         return f"a {type(value).__name__} instead of a {type(template).__name__}"
     got, want = dict(leaves(value)), dict(leaves(template))
-    if got.keys() != want.keys():
-        odd = sorted(got.keys() ^ want.keys())[0]
-        return f"{odd} is {'missing' if odd in want else 'unexpected'}"
+    free = tuple(f"/{f.name}/" for f in fields(template) if f.metadata.get("varies")) if is_dataclass(template) else ()
+    odd = sorted(name for name in got.keys() ^ want.keys() if not name.startswith(free))
+    if odd:
+        return f"{odd[0]} is {'missing' if odd[0] in want else 'unexpected'}"
     for name, tensor in got.items():
+        if name.startswith(free):
+            want = {**want, name: tensor}
         if tensor.shape != want[name].shape:
             return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(want[name].shape)}"
         if tensor.dtype != want[name].dtype:
