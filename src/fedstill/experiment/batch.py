@@ -140,7 +140,7 @@ def run_all(
         else:
             tell(News(one, "kept"))
     busy: dict[Connection, tuple[Job, Any]] = {}
-    context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    context: Any = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
     try:
         while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):

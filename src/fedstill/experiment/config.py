@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import fedstill.methods
 import fedstill.parts.backdoor
@@ -322,9 +322,16 @@ FEW_SITES = 10
 """So many sites or fewer all take part in every round, unless `active` says otherwise."""
 
 
+@runtime_checkable
+class _Array(Protocol):
+    """Of numpy, torch or another library."""
+
+    shape: Any
+
+
 def _arrays(data: Any) -> bool:
     """Is this (x_train, y_train, x_test, y_test) rather than one entry for each client?"""
-    return len(data) in (2, 4) and all(hasattr(part, "shape") for part in data)
+    return len(data) in (2, 4) and all(isinstance(part, _Array) for part in data)
 
 
 def _paths(data: Any) -> bool:
