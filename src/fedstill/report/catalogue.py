@@ -83,21 +83,26 @@ def card(name: str) -> dict[str, Any]:
     thing = KINDS[kind][name]
     found: dict[str, Any] = {"name": name, "kind": kind, "about": _about(thing)}
     if is_dataclass(thing):
-        found["settings"] = [
-            {
-                "name": f.name,
-                "default": None if f.default is MISSING else plain(f.default),
-                "about": f.metadata.get("doc", ""),
-                **f.metadata.get("bounds", {}),
-            }
-            for f in fields(thing)
-            if f.init and (f.metadata or f.default is not MISSING)
-        ]
+        found["settings"] = settings_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Method):
         found |= {"paper": thing.paper, "leaves_client": thing.leaves_client(), "needs_public_data": thing.needs_public}
         found["different_architectures"] = not thing.one_architecture
         found["covered_by"] = coverage(thing())
     return found
+
+
+def settings_of(value: Any) -> list[dict[str, Any]]:
+    """The settings of a class of values, such as `Experiment` or a method: name, default, meaning, bounds of each."""
+    return [
+        {
+            "name": f.name,
+            "default": None if f.default is MISSING else plain(f.default),
+            "about": f.metadata.get("doc", ""),
+            **f.metadata.get("bounds", {}),
+        }
+        for f in fields(value)
+        if f.init and (f.metadata or f.default is not MISSING)
+    ]
 
 
 def starter(name: str) -> str:
