@@ -68,6 +68,8 @@ def reproduce(
     if every == (name is not None):
         raise UsageError("reproduce: give a preset's name, or --all")
     if name is None:
+        if seeds or rounds or full or row or column or settings or as_json:
+            raise UsageError("reproduce --all: takes --budget, --results, --out, --jobs and --dry-run, nothing else")
         _queue(out, results, budget, jobs, dry_run)
         return
     preset = read_preset(name)
