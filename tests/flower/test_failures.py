@@ -245,7 +245,7 @@ def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Pa
 
     site = Site("site-a", str(sites_data["site-a"]), tmp_path)
     plan = experiment({**AVG, "clients": 3}).plain()
-    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(plan))
+    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(plan), signature="")
     found = answer(site.answer(asked.dumps())[0])
     assert isinstance(found, Enrolled)
     assert (found.samples, found.tests) == (96, 24)
