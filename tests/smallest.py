@@ -17,7 +17,10 @@ def small_method(name: str, **settings: Any) -> Any:
     """A registered method with little work for each turn."""
     cls = methods[name]
     there = {f.name for f in fields(cls)}
-    light = {"epochs": 1, "batch": 32, "noise": 8, "channels": 4, "distill_samples": 64, "server_steps": 2}
+    light = {
+        "epochs": 1, "batch": 32, "noise": 8, "channels": 4, "distill_samples": 64, "server_steps": 2,
+        "generations": 2, "synthesis_steps": 2, "synthetic": 16,
+    }  # fmt: skip
     return build(cls, {**{k: v for k, v in light.items() if k in there}, **settings})
 
 

@@ -14,10 +14,15 @@ from fedstill.core.registry import Registry
 Registry.announce("transport", "flower-simulation", "fedstill.flower.simulation")
 Registry.announce("view of a result", "curves", "fedstill.report.figures.plots")
 Registry.announce("view of a result", "notebook", "fedstill.report.notebook")
+Registry.announce("view of a result", "live", "fedstill.report.terminal")
+Registry.announce("view of a result", "model", "fedstill.experiment.ready")
 
 _HOMES = {
     "run": "fedstill.experiment.run",
     "resume": "fedstill.experiment.run",
+    "load_model": "fedstill.experiment.ready",
+    "Watcher": "fedstill.experiment.watcher",
+    "StopRun": "fedstill.experiment.watcher",
     "Experiment": "fedstill.experiment.config",
     "Result": "fedstill.experiment.result",
     "Samples": "fedstill.data",

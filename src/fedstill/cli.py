@@ -27,8 +27,19 @@ def run(
     ],
     data: Annotated[
         str | None,
-        typer.Option(help="Data set, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)),
+        typer.Option(
+            help="Data set, table, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)
+        ),
     ] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column of the classes.")] = None,
+    site: Annotated[str | None, typer.Option(help="Of a table: the column of the sites; each is a client.")] = None,
+    time: Annotated[str | None, typer.Option(help="Of a table: the column of time; rows become windows.")] = None,
+    window: Annotated[int | None, typer.Option(help="Rows of a window.")] = None,
+    step: Annotated[int | None, typer.Option(help="Rows from one window to the next. [the window]")] = None,
+    text: Annotated[str | None, typer.Option(help="Of a table: the column of texts.")] = None,
+    ignore: Annotated[str | None, typer.Option(help="Of a table: comma-separated columns that are not read.")] = None,
+    kind: Annotated[str | None, typer.Option(help="image, series, table, tokens or plain. [by shape]")] = None,
+    resize: Annotated[int | None, typer.Option(help="Scale images of an image folder to this side.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
     active: Annotated[
         float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")
@@ -115,6 +126,8 @@ def run(
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
         "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
         "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
+        "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
+        "kind": kind, "resize": resize,
         "models": models and tuple(models.split(",")), "per_class": track and True,
     }  # fmt: skip
     plan.update({key: value for key, value in given.items() if value is not None})
@@ -298,6 +311,8 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
 
 
 from fedstill import (  # noqa: E402 (their commands join the app, after these)
+    cli_audit,  # noqa: F401
+    cli_data,  # noqa: F401
     cli_demo,  # noqa: F401
     cli_deploy,  # noqa: F401
     cli_reports,  # noqa: F401

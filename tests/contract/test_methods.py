@@ -65,7 +65,7 @@ def test_what_a_method_says_of_its_messages_is_what_travels(name: str, slots: st
         else:
             reason = ""
         if reason:
-            assert re.match(r"gather = remember: (slots = client: .* use slots = server|works on)|unknown sett", reason)
+            assert reason.startswith(("gather = remember: ", "unknown setting")), "refused in one line"
             return
     else:
         plan, ready = staged(name, **light)

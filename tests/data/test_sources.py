@@ -434,7 +434,10 @@ def test_wrong_folders_are_told(tmp_path):
     picture(root / "train" / "cat" / "1.png")
     assert told(root) == f"{root}: only one class, 'cat'; at least two are needed"
     odd = picture(root / "train" / "dog" / "1.png", size=(9, 9))
-    assert told(root) == f"{odd}: 9×9 pixels where 1.png has 5×4; all images must have one size"
+    assert (
+        told(root)
+        == f"{odd}: 9×9 pixels where 1.png has 5×4; all images must have one size, or be resized (resize = 32)"
+    )
     whole = picture(odd).read_bytes()
     odd.write_bytes(whole[:45])
     assert told(root) == f"{odd}: damaged or cut short"

@@ -22,7 +22,7 @@ from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedKF
 from fedstill.parts.accounting import sample_epsilon
 from fedstill.parts.learner import LocalTraining
-from fedstill.parts.privacy import NOT_COVERED, PrivateSamples, budget_of
+from fedstill.parts.privacy import COVERED, PrivateSamples, budget_of
 
 PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) and methods[name].private_learners]
 
@@ -47,7 +47,7 @@ def test_covered_fields_know_of_the_samples_only_by_clipped_gradients(name: str)
     data = ready.party(1).data
     other = replace(data, x=torch.flip(data.x, [0]), y=(data.y + 3) % env.classes)
     uploads = [turn(method, env, Party(d, plan.wrappers), None, down)[1] for d in (data, other)]
-    covered = {f.name for f in fields(uploads[0]) if f.metadata["carries"] not in NOT_COVERED}
+    covered = {f.name for f in fields(uploads[0]) if f.metadata["carries"] in COVERED}
     assert covered or name in ("fedhe",), "a method whose every field is uncovered"
     for f in covered:
         for (_, one), (_, two) in zip(leaves(getattr(uploads[0], f)), leaves(getattr(uploads[1], f)), strict=True):

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
@@ -189,12 +190,21 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     @classmethod
     def upload_type(cls) -> type:
         """The record that leaves a client, from the annotation of `client`."""
-        return typing.cast(type, typing.get_args(typing.get_type_hints(cls.client)["return"])[1])
+        returned = typing.get_args(typing.get_type_hints(cls.client).get("return"))
+        if len(returned) != 2 or not isinstance(returned[1], type):
+            raise UsageError(
+                f"{cls.__name__}.client: annotate what it returns, `-> tuple[State, Upload]`, "
+                "so that everybody can see what leaves a client"
+            )
+        return returned[1]
 
     @classmethod
     def download_type(cls) -> type:
         """The record that goes down to a client, from the annotation of `client`."""
-        return typing.cast(type, typing.get_type_hints(cls.client)["down"])
+        down = typing.get_type_hints(cls.client).get("down")
+        if not isinstance(down, type):
+            raise UsageError(f"{cls.__name__}.client: annotate `down` with the record that goes down to a client")
+        return down
 
     @classmethod
     def leaves_client(cls) -> dict[str, str]:

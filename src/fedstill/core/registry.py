@@ -6,15 +6,37 @@
 ... class Square(Shape): ...
 >>> shapes["square"] is Square, Registry.name_of(Square)
 (True, 'square')
+
+A thing need not be of this package: `"package.module:Name"` is imported when it is asked for (also from the
+folder one is in), and what an installed package declares under the entry-point group `fedstill.<kind>` is known by its
+name there.
 """
 
 import importlib
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Generic, TypeVar
 
-from fedstill.core.errors import unknown
+from fedstill.core.errors import UsageError, unknown
 
 T = TypeVar("T")
+_OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_named_code: ContextVar[frozenset[str] | None] = ContextVar("named code", default=None)
+
+
+@contextmanager
+def importing_only(names: frozenset[str]) -> Iterator[None]:
+    """Inside, only these `package.module:Name` are imported: a site runs no code that its operator did not name."""
+    before = _named_code.set(names)
+    try:
+        yield
+    finally:
+        _named_code.reset(before)
 
 
 class Registry(Mapping[str, Any], Generic[T]):
@@ -26,6 +48,7 @@ class Registry(Mapping[str, Any], Generic[T]):
 
     def __init__(self, kind: str, base: type[T] | None = None) -> None:
         self.kind = kind
+        self.base = base
         self._entries: dict[str, Any] = {}
         if base is not None:
             Registry._kinds[base] = self
@@ -48,18 +71,68 @@ class Registry(Mapping[str, Any], Generic[T]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries and (home := self._later.get(name)) is not None:
             importlib.import_module(home)
+        if name not in self._entries and isinstance(name, str) and _OUTSIDE.fullmatch(name):
+            return self._adopted(name, self._imported(name))
+        if name not in self._entries and (declared := self._declared.get(name)) is not None:
+            self._entries[name] = self._adopted(name, self._loaded(declared))
         if name not in self._entries:
             raise unknown(self.kind, name, self)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries or name in self._later
+        known = name in self._entries or name in self._later or name in self._declared
+        return known or (isinstance(name, str) and _OUTSIDE.fullmatch(name) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._entries.keys() | self._later.keys()))
+        return iter(sorted(self._entries.keys() | self._later.keys() | self._declared.keys()))
 
     def __len__(self) -> int:
-        return len(self._entries.keys() | self._later.keys())
+        return len(list(iter(self)))
+
+    @property
+    def group(self) -> str:
+        """The entry-point group under which packages declare things of this kind."""
+        return f"fedstill.{self.kind.replace(' ', '_')}"
+
+    @property
+    def _declared(self) -> Mapping[str, EntryPoint]:
+        """What installed packages declare of this kind, by name."""
+        return {entry.name: entry for entry in entry_points(group=self.group)}
+
+    def _imported(self, name: str) -> Any:
+        """The thing that `package.module:Name` names."""
+        allowed = _named_code.get()
+        if allowed is not None and name not in allowed:
+            raise UsageError(f"{self.kind} {name}: not imported here; start the site with this name to let it run")
+        path, _, attribute = name.partition(":")
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
+        try:
+            module = importlib.import_module(path)
+        except Exception as problem:
+            what = f"{type(problem).__name__}: {problem}".splitlines()[0]
+            raise UsageError(f"{self.kind} = {name!r}: cannot import {path}: {what}") from problem
+        try:
+            return getattr(module, attribute)  # what the user asked for by its name
+        except AttributeError:
+            raise UsageError(f"{self.kind} = {name!r}: {path} has no {attribute}") from None
+
+    def _loaded(self, entry: EntryPoint) -> Any:
+        """The thing that a package declares."""
+        try:
+            return entry.load()
+        except Exception as problem:
+            what = f"{type(problem).__name__}: {problem}".splitlines()[0]
+            raise UsageError(f"{self.kind} = {entry.name!r}: {entry.value} cannot be loaded: {what}") from problem
+
+    def _adopted(self, name: str, thing: Any) -> Any:
+        """A thing from outside, known from now on by the name it was asked for."""
+        if self.base is not None and not (isinstance(thing, type) and issubclass(thing, self.base)):
+            raise UsageError(f"{self.kind} = {name!r}: must be a subclass of {self.base.__name__}")
+        if self.base is None and not callable(thing):
+            raise UsageError(f"{self.kind} = {name!r}: must be a function or a class")
+        Registry._names[thing] = name
+        return thing
 
     @property
     def _later(self) -> Mapping[str, str]:
@@ -72,5 +145,11 @@ class Registry(Mapping[str, Any], Generic[T]):
 
     @staticmethod
     def name_of(thing: Any) -> str:
-        """The name a thing was registered under."""
-        return Registry._names[thing]
+        """The name a thing was registered (or asked for) under; `package.module:Name` for a class nobody registered."""
+        known = Registry._names.get(thing)
+        if known is not None:
+            return known
+        name = f"{thing.__module__}:{thing.__qualname__}"
+        if not _OUTSIDE.fullmatch(name):
+            raise UsageError(f"{thing.__qualname__}: register it under a name, or define it at the top of a module")
+        return name

@@ -16,6 +16,7 @@ it checks itself when it is made, and it can be built from (and turned into) the
 
 import dataclasses
 import math
+import numbers
 import operator
 import types
 import typing
@@ -38,6 +39,20 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 Decides = Literal["bits", "running", "reporting"]
 """What a setting decides: a run's bits; only where and how fast it runs; only what is looked at and written."""
+
+
+_PLAIN: dict[Any, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "text"),
+}
+"""What a value of a plain field must be an instance of, and how that is said."""
+
+
+def _optional(hint: Any) -> bool:
+    """Is this `X | None`?"""
+    return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
 
 
 def setting(default: Any, *, doc: str = "", decides: Decides = "bits", option: bool = False, **bounds: float) -> Any:
@@ -73,6 +88,9 @@ def check(name: str, value: Any, hint: Any, bounds: Mapping[str, float]) -> None
         raise UsageError(f"{name} = {value!r}: must be one of {', '.join(map(str, choices))}")
     if isinstance(value, float) and math.isnan(value):
         raise UsageError(f"{name} = nan: must be a number")
+    inner = next((a for a in get_args(hint) if a is not type(None)), hint) if _optional(hint) else hint
+    if inner in _PLAIN and (not isinstance(value, _PLAIN[inner][0]) or (inner is not bool and isinstance(value, bool))):
+        raise UsageError(f"{name} = {value!r}: must be {_PLAIN[inner][1]}")
     for key, bound in bounds.items():
         holds, sign = _BOUNDS[key]
         if not holds(value, bound):
@@ -107,7 +125,7 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
             return value
     except (TypeError, ValueError, OverflowError):
         pass
-    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(hint, str(hint))
+    kind = _PLAIN[hint][1] if hint in _PLAIN else str(hint)
     raise UsageError(f"{name} = {value!r}: must be {kind}")
 
 
@@ -135,6 +153,10 @@ def build_named(base: type[V], spec: Any) -> V:
     if isinstance(spec, base):
         return spec
     registry = Registry.of(base)
+    if isinstance(spec, type):
+        raise UsageError(f"{registry.kind} = {spec.__name__}: is a class; give a value of it, {spec.__name__}(…)")
+    if not isinstance(spec, str | Mapping):
+        raise UsageError(f"{registry.kind} = {spec!r}: must be a name, a table with a name, or a value")
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     if "name" not in settings:
         raise UsageError(f"{', '.join(settings)}: the {registry.kind} needs a name; known: {', '.join(registry)}")

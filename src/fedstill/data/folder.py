@@ -14,8 +14,11 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", 
 _GREY = {"1", "L"}
 
 
-def read_folder(folder: Path) -> Dataset:
-    """The data set of an image folder; classes are its sub-folders, in alphabetical order."""
+def read_folder(folder: Path, resize: int | None = None) -> Dataset:
+    """The data set of an image folder; classes are its sub-folders, in alphabetical order.
+
+    `resize`: bring all images to this many pixels a side, of whatever size they are.
+    """
     train = _by_class(folder / "train")  # none if `train` is a class, as CIFAR-100 has one
     test = _by_class(folder / "test") if train else {}
     train = train or _by_class(folder)
@@ -28,7 +31,7 @@ def read_folder(folder: Path) -> Dataset:
     if len(names) == 1:
         raise DataError(f"{folder}: only one class, {names[0]!r}; at least two are needed")
     files = [path for part in (train, test) for paths in part.values() for path in paths]
-    size, mode = _common_form(files)
+    size, mode = _common_form(files, resize)
     arrays: dict[str, NDArray[Any]] = {}
     for part, content in (("train", train), ("test", test)):
         if content:
@@ -43,16 +46,16 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
     return {name: paths for name, paths in images.items() if paths}
 
 
-def _common_form(files: list[Path]) -> tuple[tuple[int, int], str]:
+def _common_form(files: list[Path], resize: int | None) -> tuple[tuple[int, int], str]:
     """The one size of all images, and grey only if every image is; reads no more than their heads."""
-    size, mode = None, "L"
+    size, mode = None if resize is None else (resize, resize), "L"
     for path in files:
         with _open(path) as image:
             size = size or image.size
-            if image.size != size:
+            if image.size != size and resize is None:
                 raise DataError(
                     f"{path}: {image.size[0]}×{image.size[1]} pixels where {files[0].name} has {size[0]}×{size[1]}; "
-                    "all images must have one size"
+                    "all images must have one size, or be resized (resize = 32)"
                 )
             mode = mode if image.mode in _GREY else "RGB"
     assert size is not None
@@ -62,6 +65,7 @@ def _common_form(files: list[Path]) -> tuple[tuple[int, int], str]:
 def _pixels(path: Path, size: tuple[int, int], mode: str) -> NDArray[np.uint8]:
     with _open(path) as image:
         try:
+            image = image if image.size == size else image.convert(mode).resize(size)
             return np.asarray(image.convert(mode), np.uint8).reshape(size[1], size[0], -1).transpose(2, 0, 1)
         except (OSError, ValueError, SyntaxError):
             raise DataError(f"{path}: damaged or cut short") from None

@@ -12,10 +12,12 @@ from fedstill.core import rng
 from fedstill.core.errors import DataError
 from fedstill.core.kind import Kind
 from fedstill.data import arrays
+from fedstill.data.columns import is_table
 from fedstill.data.files import read_npz
 from fedstill.data.partition import local_split
+from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples
-from fedstill.data.sources import Spec, load
+from fedstill.data.sources import Spec, load, read_table
 from fedstill.data.summary import recast
 
 Indices = np.ndarray[Any, Any]
@@ -53,14 +55,17 @@ def local_stream(seed: int, client: int) -> np.random.Generator:
     return rng.numpy_stream(seed, "local test", client)
 
 
-def read_own(spec: Spec) -> Own:
-    """A party's own data from a name, an image folder or an .npz file; an .npz file may hold a single class."""
+def read_own(spec: Spec, reading: Reading | None = None) -> Own:
+    """A party's own data from a name, an image folder, an .npz file or a table; a file may hold a single class."""
     if isinstance(spec, str) and spec.endswith(".npz"):
         path = Path(spec).expanduser()
         found = {arrays.ALIASES.get(key, key): value for key, value in read_npz(path).items()}
         if set(found) >= {"x_train", "y_train"}:
             return _from_arrays(found, str(path))
-    dataset = load(spec)
+    if isinstance(spec, str) and is_table(path := Path(spec).expanduser()):
+        table = read_table(path, reading or Reading(), path.stat().st_mtime_ns if path.is_file() else 0, alone=True)
+        return Own(table.train, table.test, table.class_names)
+    dataset = load(spec, reading)
     return Own(dataset.train, dataset.test, dataset.class_names)
 
 

@@ -12,7 +12,7 @@ bend. A class nobody has a sample of is no obstacle.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.registry import Registry
 from fedstill.core.value import Value, setting
 from fedstill.data.margins import rounded, scaled
+from fedstill.data.samples import Dataset
 
 Ints = NDArray[np.int64]
 DRAWS = 100
@@ -32,6 +33,10 @@ class Split:
 
     parts: tuple[Ints, ...]
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """The clients' names, where they have any."""
+    tests: tuple[Ints, ...] | None = None
+    """Each client's own part of the global test set, where clients have one (empty for those that have none)."""
 
     def counts(self, labels: NDArray[np.integer], classes: int) -> Ints:
         """How many samples of each class each client holds: clients × classes."""
@@ -45,6 +50,15 @@ class Partition(Value, ABC):
     @abstractmethod
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
         """Give each of the samples, known by their labels, to one of `clients` clients."""
+
+    def deal(self, dataset: Dataset, private: Ints, clients: int, rng: np.random.Generator) -> Split:
+        """Give each of the training samples at `private` to one of the clients."""
+        split = self.split(dataset.train.y.numpy()[private], clients, rng)
+        return replace(split, parts=tuple(private[part] for part in split.parts))
+
+    def clients(self, dataset: Dataset) -> int | None:
+        """How many clients these data make, where that is not for the user to say."""
+        return None
 
 
 partitions: Registry[Partition] = Registry("partition", Partition)

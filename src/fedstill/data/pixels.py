@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedstill.core.errors import UsageError
+from fedstill.core.kind import Kind
 from fedstill.data.kinds.image import Image
 from fedstill.data.samples import Dataset, Samples
 
@@ -16,26 +17,31 @@ def images(x: Tensor, y: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
     return Samples(x, y, Image(tuple(x.shape[1:]), mean, std))
 
 
-def fit(samples: Samples, pixels: tuple[int, ...] | None, black: float = 0) -> Samples:
-    """Images of a size that the model takes (`pixels`; None: any): 28 gets a border to 32, 8 is repeated to 32.
+def brought_to(x: Tensor, kind: Kind, pixels: tuple[int, ...] | None, black: float = 0) -> Tensor:
+    """Stored samples `x` of a kind; images in a size that the model takes (`pixels`; None: any).
 
-    Samples that are no images are returned as they are.
+    28×28 gets a border of `black` to 32×32, of 8×8 every pixel is repeated to 32×32. What is no image stays as it is.
     """
-    kind = samples.kind
     if not isinstance(kind, Image) or pixels is None:
-        return samples
-    channels, height, width = kind.shape
+        return x
+    _, height, width = kind.shape
     if height == width and height in pixels:
-        return samples
+        return x
     if 32 in pixels and (height, width) == (28, 28):
-        x = F.pad(samples.x, (2, 2, 2, 2), value=black)
-    elif 32 in pixels and (height, width) == (8, 8):
-        x = samples.x.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
-    else:
-        sizes = " or ".join(f"{p}×{p}" for p in pixels)
-        brought = " (28×28 and 8×8 are brought to 32×32)" if 32 in pixels else ""
-        raise UsageError(f"images of {height}×{width} pixels: the model takes {sizes}{brought}; resize them first")
-    return replace(samples, x=x, kind=replace(kind, shape=(channels, 32, 32)))
+        return F.pad(x, (2, 2, 2, 2), value=black)
+    if 32 in pixels and (height, width) == (8, 8):
+        return x.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
+    sizes = " or ".join(f"{p}×{p}" for p in pixels)
+    brought = " (28×28 and 8×8 are brought to 32×32)" if 32 in pixels else ""
+    raise UsageError(f"images of {height}×{width} pixels: the model takes {sizes}{brought}; resize them first")
+
+
+def fit(samples: Samples, pixels: tuple[int, ...] | None, black: float = 0) -> Samples:
+    """Samples in a size that the model takes; see `brought_to`."""
+    x = brought_to(samples.x, samples.kind, pixels, black)
+    if x is samples.x or not isinstance(samples.kind, Image):
+        return samples
+    return replace(samples, x=x, kind=replace(samples.kind, shape=tuple(x.shape[1:])))
 
 
 def fitted(dataset: Dataset, pixels: tuple[int, ...] | None) -> Dataset:

@@ -9,20 +9,47 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstill.core.errors import DataError
+from fedstill.core.errors import DataError, UsageError
 from fedstill.data.arrays import Arrays, dataset
 from fedstill.data.files import find_idx, read_cifar10, read_cifar100, read_idx, read_npz, read_svhn
 from fedstill.data.forms import Norm
+from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A registered data set that can be read in several ways."""
+
+    def read_as(self, reading: Reading) -> Dataset:
+        """The data set, read as asked."""
+
+
+def with_site(arrays: Arrays, site: str | None, where: str) -> Arrays:
+    """The arrays with those called `site` (`region`: region_train, region_test, region_names) as their sites."""
+    if site is None:
+        return arrays
+    renamed = {f"{site}{end}": f"site{end}" for end in ("", "_train", "_test", "_names")}
+    if not any(name in arrays for name in (site, f"{site}_train")):
+        known = sorted({key.removesuffix("_train") for key in arrays if np.ndim(arrays[key]) == 1})
+        raise UsageError(f"site = {site!r}: no such array in {where}; there are {', '.join(known)}")
+    kept = {key: value for key, value in arrays.items() if not key.startswith("site") or key in renamed}
+    return {renamed.get(key, key): value for key, value in kept.items()}
+
 
 VARIABLE = "FEDSTILL_DATA"
 DEBIAN = Path("/usr/share/datasets")
 _FASHION_OPENING = bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5])  # its first labels; its files are named as MNIST's are
+
+
+def folders() -> list[Path]:
+    """The folders that FEDSTILL_DATA names."""
+    return [Path(p).expanduser() for p in os.environ.get(VARIABLE, "").split(os.pathsep) if p]
 
 
 @dataclass(frozen=True)
@@ -66,8 +93,7 @@ class Published:
         return f"Hugging Face {self.hub.repo}, downloaded at first use" if _hub_installed() else None
 
     def _on_disk(self, strict: bool) -> tuple[str, Callable[[], Arrays]] | None:
-        roots = [Path(p).expanduser() for p in os.environ.get(VARIABLE, "").split(os.pathsep) if p]
-        for root in roots:
+        for root in folders():
             if root.is_dir():
                 place = self._npz(root) or self._original(root)
                 if place is not None:

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstill.core import record, rng
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import RunError, UsageError
 from fedstill.core.record import State
 from fedstill.core.value import plain
-from fedstill.experiment.config import Experiment
+from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.drive import one_thread
-from fedstill.experiment.export import trained
+from fedstill.experiment.ready import trained
 from fedstill.experiment.records import Record, record_id, record_of, tensors_digest
-from fedstill.experiment.stage import Stage
+from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import Stage, stage
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedkf import KnowledgeFusion
 from fedstill.parts.learner import Learner, LocalTraining, frozen
@@ -82,9 +83,21 @@ def student_record(plan: Experiment, teacher: Path, cell: str = "") -> Record:
     )
 
 
+def _teacher(path: Path) -> tuple[nn.Module, Stage]:
+    """The model that FedAvg's run in this folder made, and that run's stage."""
+    folder = RunDir.open(path)
+    plan = experiment(folder.read("experiment.json"))
+    ready = stage(plan, folder.storage)
+    checkpoint, _ = folder.latest()
+    if checkpoint is None:
+        raise RunError(f"{path}: no whole checkpoint there")
+    weights, of, _ = trained(plan, ready.env, checkpoint, "active")
+    return ready.env.module(weights, of).eval(), ready
+
+
 def _teach(plan: Experiment, path: Path) -> Taught:
     method: Any = plan.method
-    module, ready, _ = trained(path, "active")
+    module, ready = _teacher(path)
     teacher: Any = frozen(module.to(ready.env.device))
     first = ready.env.at(0, 0)
     student = ready.env.build(None, rng.key(plan.seed, "student")).to(ready.env.device)
@@ -108,7 +121,7 @@ def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tens
     """The mean image of every class, real and imagined (as the teacher sees them), in pixels from 0 to 1."""
     method: Any = plan.method
     kept = taught(plan, path)
-    module, ready, _ = trained(path, "active")
+    module, ready = _teacher(path)
     generator = method.make_generator(ready.env.at(0, 0))
     generator.load_state_dict(kept.generator)
     stream = ready.env.at(0, 0).stream("gallery")

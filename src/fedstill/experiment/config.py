@@ -19,8 +19,11 @@ from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.turn import Wrapper, forged, misfit
-from fedstill.core.value import Value, build, deciding, plain, setting
+from fedstill.core.value import Value, build, build_named, deciding, plain, setting
+from fedstill.data.natural import BySite, Natural
 from fedstill.data.partition import Dirichlet, Partition
+from fedstill.data.reading import SHORT, Reading
+from fedstill.data.sources import load, may_have_sites
 from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
@@ -35,6 +38,9 @@ class Experiment(Value):
         "mnist-5k",
         option=True,
         doc="a data set's name, a file or folder, arrays, or a list with each client's own data",
+    )
+    reading: Reading | None = setting(
+        None, doc="of a table: which column is the label, the site, the time, the text …; what else it holds"
     )
     samples: int | None = setting(
         None, ge=0, option=True, doc="use a stratified subset of this many training samples (0: all)"
@@ -236,8 +242,8 @@ def identity(settings: Mapping[str, Any], *but: str, reporting: bool = True) -> 
 
 
 def experiment(settings: Mapping[str, Any]) -> Experiment:
-    """An experiment from plain settings; `alpha` is short for the partition's."""
-    known = dict(settings)
+    """An experiment from plain settings; `alpha` is short for the partition's, `label` and others for the reading's."""
+    known = with_sites(with_reading(dict(settings)))
     if "alpha" in known:
         alpha = known.pop("alpha")
         shape = known.get("partition", {"name": "dirichlet"})
@@ -250,6 +256,44 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
     if isinstance(known.get("data"), Sequence) and not isinstance(known["data"], str) and not _arrays(known["data"]):
         known["clients"] = len(known["data"])
     return build(Experiment, known)
+
+
+def with_reading(known: dict[str, Any]) -> dict[str, Any]:
+    """The settings with `label`, `site` … put where they belong."""
+    told = {name: known.pop(name) for name in SHORT if name in known}
+    if told:
+        before = known.get("reading") or {}
+        known["reading"] = {**(plain(before) if isinstance(before, Reading) else {"name": "columns", **before}), **told}
+    return known
+
+
+def with_sites(known: dict[str, Any]) -> dict[str, Any]:
+    """The settings with one client for each site, where the data have sites and no other partition is asked for."""
+    partition = known.get("partition")
+    natural = build_named(Partition, partition) if partition is not None and "alpha" not in known else None  # type: ignore[type-abstract]
+    if isinstance(natural, Natural):
+        if "clients" in known:
+            return known
+    elif partition is not None or "alpha" in known or not may_have_sites(known.get("data"), known.get("reading")):
+        return known
+    reading = known.get("reading")
+    dataset = load(known["data"], None if reading is None else build_named(Reading, reading))
+    if natural is None and dataset.sites is None:
+        return known
+    natural = natural or BySite()
+    count = natural.clients(dataset)
+    if "clients" in known and int(known["clients"]) != count:
+        raise UsageError(
+            f"clients = {known['clients']}: the data have {count} sites; leave clients out, or name a partition"
+        )
+    if not isinstance(known["data"], str):
+        known["data"] = dataset  # what was given as an object is read once
+    everyone = {"active": 1.0} if count is not None and count <= FEW_SITES else {}
+    return {**everyone, **known, "partition": natural, "clients": count}
+
+
+FEW_SITES = 10
+"""So many sites or fewer all take part in every round, unless `active` says otherwise."""
 
 
 def _arrays(data: Any) -> bool:

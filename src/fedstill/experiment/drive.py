@@ -14,6 +14,7 @@ from fedstill.experiment.health import Health, cause
 from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result, principal
 from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.signature import FILE
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import StopRun, Watcher
 
@@ -37,6 +38,8 @@ def drive(
     """Drive the loop over an open transport, to its last round or until it is stopped."""
     first = checkpoint.round if checkpoint else 0
     rows = folder.rows() if folder else []
+    if folder and ready.signature and not (folder.path / FILE).exists():
+        ready.signature.save(folder.path)
     watcher.started(plan, ready, folder.path if folder else None, first)
     for note in ready.notes:
         watcher.note(note)

@@ -1,99 +1,173 @@
-"""Using what a run has made: classify an image, write a model for elsewhere."""
+"""Using a run's model elsewhere: classify a file, write the model as ONNX, torch.export or safetensors."""
 
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from fedstill.core.errors import DataError, RunError, UsageError, unknown
-from fedstill.core.turn import method_state
-from fedstill.data.pixels import fit, images
-from fedstill.experiment.config import experiment
-from fedstill.experiment.rundir import RunDir
-from fedstill.experiment.setting import Setting
-from fedstill.experiment.stage import Stage, stage
+from fedstill.core.errors import DataError, RunError, UsageError
+from fedstill.core.kind import sides
+from fedstill.experiment.ready import Ready, load_model
+
+TOLERANCE = 1e-3
+"""How far the logits of an exported model may be from the module's, beside their size."""
 
 
-def trained(path: Path, which: str | None = None, **given: Any) -> tuple[nn.Module, Stage, str]:
-    """A run's model from its last checkpoint: `overall` where there is one, else the first, or the one asked for.
+def classify(path: Path, file: Path, which: str | None = None, model: Any = None) -> dict[str, Any]:
+    """The classes of what is in a file, most likely first, by the run in folder `path`.
 
-    A client's number asks for that client's own model. Data or models that were objects are `given` again.
+    `file`: an image, or a .npy file with one sample of any kind; `which`: the model's name in the run.
     """
-    folder = RunDir.open(path)
-    plan = experiment({**folder.read("experiment.json"), **given})
-    ready = stage(plan, folder.storage) if plan.transport != "flower" else _deployed(folder)
-    checkpoint, _ = folder.latest()
-    if checkpoint is None:
-        raise RunError(f"{path}: no whole checkpoint there")
-    there = dict(plan.method.models(ready.env, checkpoint.server))
-    states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
-    own = {str(k): k for k, state in states.items() if plan.method.own(ready.env.at(0, k), state) is not None}
-    which = which or ("overall" if "overall" in there else next(iter([*there, *own]), ""))
-    if which in own:
-        weights = plan.method.own(ready.env.at(0, own[which]), states[own[which]])
-        return ready.env.module(weights, own[which]).eval(), ready, which
-    if which not in there:
-        raise unknown("model of this run", which, [*there, *own])
-    of = plan.method.architectures(ready.env, checkpoint.server).get(which)
-    return ready.env.module(there[which], of).eval(), ready, which
+    ready = load_model(path, which, model=model)
+    shares = ready.probabilities(_read(file, ready))
+    if len(shares) != 1:
+        raise UsageError(f"{file}: holds {len(shares)} samples; fedstill.load_model(...).predict(x) takes many")
+    order = shares[0].argsort(descending=True).tolist()
+    return {"model": ready.name, "probabilities": {ready.class_names[c]: float(shares[0, c]) for c in order}}
 
 
-def _deployed(folder: RunDir) -> Stage:
-    """The stage of a run whose data stayed on their sites."""
-    return Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
+def _read(file: Path, ready: Ready) -> Any:
+    """What is in a file, in the units of the run's data."""
+    if not file.exists():
+        raise UsageError(f"{file}: no such file")
+    if file.suffix == ".npy":
+        try:
+            return np.load(file, allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise DataError(f"{file}: not an array that can be read ({error})") from None
+    kind = ready.signature.kind
+    if kind["name"] != "image":
+        raise UsageError(f"{file}: the run's data are no images ({kind['name']}); give one sample as a .npy file")
+    return _image(file, tuple(kind["shape"]), ready.units)
 
 
-def classify(path: Path, image: Path, which: str | None = None) -> dict[str, Any]:
-    """The classes of an image, most likely first."""
-    module, ready, name = trained(path, which)
-    picture = _read(image, ready)
-    with torch.no_grad():
-        shares = torch.softmax(module(picture), -1)[0]
-    order = shares.argsort(descending=True).tolist()
-    return {"model": name, "probabilities": {ready.class_names[c]: float(shares[c]) for c in order}}
-
-
-def _read(image: Path, ready: Stage) -> torch.Tensor:
-    """An image file in the size, colours and normalisation of the run's data."""
+def _image(file: Path, shape: tuple[int, ...], units: tuple[float, float]) -> Any:
+    """An image file in the size, colours and units of the run's data."""
     from PIL import Image, UnidentifiedImageError
 
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise UsageError(f"{file}: the run's images have {channels} channels; give one sample as a .npy file")
     try:
-        with Image.open(image) as file:
-            shown = file.convert("L" if ready.env.shape[0] == 1 else "RGB").resize((ready.pixels[1], ready.pixels[0]))
-    except FileNotFoundError:
-        raise UsageError(f"{image}: no such file") from None
+        with Image.open(file) as picture:
+            shown = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
     except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{image}: not an image that can be read ({error})") from None
-    array = np.asarray(shown, np.uint8)
-    array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
-    kind: Any = ready.env.kind
-    one = images(torch.from_numpy(array[None].copy()), torch.zeros(1, dtype=torch.int64), kind.mean, kind.std)
-    return fit(one, (ready.env.shape[1],)).inputs()
+        raise DataError(f"{file}: not an image that can be read ({error})") from None
+    pixels = np.asarray(shown, np.uint8)
+    pixels = pixels[None, None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[None]
+    black, white = units
+    return pixels if (black, white) == (0, 255) else (black + (white - black) * (pixels / 255)).astype(np.float32)
 
 
-def write_model(path: Path, target: Path, which: str | None = None) -> str:
-    """Write a run's model as .onnx, .pt2 (torch.export) or .safetensors, and say so."""
-    module, ready, name = trained(path, which)
-    example = torch.zeros(2, *ready.env.shape)
-    if target.suffix == ".safetensors":
-        from safetensors.torch import save_file
+def write_model(path: Path, target: Path, which: str | None = None, model: Any = None) -> str:
+    """Write a model of the run in folder `path`, and say what was written.
 
-        save_file({k: v.contiguous() for k, v in module.state_dict().items()}, target)
-    elif target.suffix == ".pt2":
-        batch = torch.export.Dim("batch")
-        torch.export.save(torch.export.export(module, (example,), dynamic_shapes=({0: batch},)), target)
-    elif target.suffix == ".onnx":
-        try:
-            import onnxscript  # noqa: F401
-        except ImportError:
-            raise UsageError(f"{target}: ONNX needs an extra: pip install 'fedstill[onnx]'") from None
-        batch = torch.export.Dim("batch")
-        torch.onnx.export(
-            module, (example,), target, input_names=["images"], output_names=["logits"], dynamic_shapes=({0: batch},),
-            dynamo=True, verbose=False,
+    `target` ends in .onnx, .pt2 (torch.export) or .safetensors; the first two take raw inputs, the third holds the
+    weights. Folders are made; a file appears only when it is whole. `which`: the model's name in the run.
+    """
+    ends: dict[str, Callable[[Ready, Path], None]] = {".onnx": _onnx, ".pt2": _torch_export, ".safetensors": _weights}
+    if target.suffix not in ends:
+        raise UsageError(f"{target}: must end in {', '.join(ends)}")
+    ready = load_model(path, which, model=model)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            ends[target.suffix](ready, made)
+            made.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot write there ({error.strerror or error})") from None
+    count = sum(p.numel() for p in ready.parameters())
+    kind, signature = ready.signature.brought, ready.signature
+    takes = f"takes raw {kind.plural}, {signature.dtype} {sides(kind.shape)}"
+    return f"{ready.name} → {target} ({count:,} parameters, {takes})"
+
+
+def description(ready: Ready) -> dict[str, str]:
+    """What a model's file says of itself: its class names, the kind and units of its inputs."""
+    signature = ready.signature
+    return {
+        "class_names": json.dumps(list(ready.class_names), ensure_ascii=False),
+        "model": ready.name,
+        "input": json.dumps(
+            {"kind": signature.kind, "dtype": signature.dtype, "low": signature.low, "high": signature.high}
+        ),
+    }
+
+
+def _weights(ready: Ready, file: Path) -> None:
+    from safetensors.torch import save_file
+
+    weights = {name: value.contiguous() for name, value in ready.classifier.state_dict().items()}
+    save_file(weights, file, metadata=description(ready))
+
+
+def _torch_export(ready: Ready, file: Path) -> None:
+    batch = torch.export.Dim("batch")
+    with _quiet():
+        program = torch.export.export(ready, (_example(ready, 2),), dynamic_shapes=({0: batch},))
+        torch.export.save(program, file, extra_files=description(ready))
+
+
+def _onnx(ready: Ready, file: Path) -> None:
+    """One file, with preprocessing inside the graph and the classes in its metadata; checked where it can be run."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise UsageError(f"{file.name}: ONNX needs an extra: pip install 'fedstill[onnx]'") from None
+    with _quiet():
+        program = torch.onnx.export(
+            ready, (_example(ready, 2),), input_names=["inputs"], output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
-    else:
-        raise UsageError(f"{target}: must end in .onnx, .pt2 or .safetensors")
-    return f"{name} → {target} ({sum(p.numel() for p in module.parameters()):,} parameters, images {ready.env.shape})"
+    assert program is not None
+    program.model.metadata_props.update(description(ready))
+    program.save(str(file), external_data=False)
+    _checked(ready, file)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch's exporter says of its own deprecations and of packages that are not there."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _checked(ready: Ready, file: Path) -> None:
+    """Refuse an ONNX file that gives other classes than the module."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        return
+    onnxruntime.set_default_logger_severity(3)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    example = _example(ready, 3)
+    (got,) = session.run(None, {"inputs": example.numpy()})
+    with torch.no_grad():
+        want = ready(example)
+    if not torch.allclose(torch.from_numpy(got), want, rtol=TOLERANCE, atol=TOLERANCE * float(want.abs().max() + 1)):
+        raise RunError(f"{file.name}: onnxruntime gives other logits than the module; nothing was written")
+
+
+def _example(ready: Ready, count: int) -> Tensor:
+    """Raw inputs that vary: noise in the units of the data."""
+    signature = ready.signature
+    blank = signature.brought.blank(count)
+    stream = torch.Generator().manual_seed(0)
+    values = signature.low + (signature.high - signature.low) * torch.rand(blank.shape, generator=stream)
+    return (values if signature.stored.is_floating_point else values.floor()).to(signature.stored)

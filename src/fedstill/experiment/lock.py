@@ -65,9 +65,10 @@ def writing(folder: Path, wait: float = 1.0) -> Iterator[None]:
         os.pwrite(handle, json.dumps(asdict(me)).encode(), 0)
         _held.add(handle)
         yield
-        os.truncate(handle, 0)
     finally:
-        _held.discard(handle)
+        if handle in _held:  # nobody's any more
+            os.truncate(handle, 0)
+            _held.discard(handle)
         os.close(handle)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
 from fedstill.core.record import leaves
 from fedstill.data import load
+from fedstill.data.reading import Reading
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
@@ -193,12 +194,14 @@ def tensors_digest(record: Any) -> str:
 def fingerprint(plan: Experiment) -> str:
     """A digest of the content of the data (and of a public set of its own), wherever the files are."""
     named = [plan.data, plan.public if isinstance(plan.public, str) and plan.public != "train" else None]
-    return "+".join(_content(name) if isinstance(name, str) else "own" for name in named if name is not None)
+    return "+".join(
+        _content(name, plan.reading) if isinstance(name, str) else "own" for name in named if name is not None
+    )
 
 
 @cache
-def _content(name: str) -> str:
-    data, mark = load(name), hashlib.sha256()
+def _content(name: str, reading: Reading | None) -> str:
+    data, mark = load(name, reading), hashlib.sha256()
     for part in (data.train, data.test):
         for tensor in () if part is None else (part.x, part.y):
             mark.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedstill.core.errors import unknown
+from fedstill.core.errors import UsageError, unknown
 from fedstill.core.registry import Registry
 from fedstill.core.rng import numpy_stream
 from fedstill.experiment.health import Health
@@ -56,6 +56,23 @@ class Result:
         place = f", {self.run_dir}" if self.run_dir else ""
         head = f"{self.experiment['method']['name']} on {self.experiment['data']}, seed {self.experiment['seed']}"
         return f"Result({head}, {len(self.rows)} rounds{f': {scores}' if scores else ''}{place})"
+
+    def model(self, name: str | None = None, model: Any = None) -> Any:
+        """A model of the run as a ready `torch.nn.Module` in eval mode, which takes raw inputs and gives logits.
+
+        `name`: `overall`, `active` … or a client's number (default: `overall` where there is one, else the first).
+        `model`: the module, class or factory again, for a run whose model was given as an object.
+        """
+        if self.run_dir is None:
+            raise UsageError("the run was not written (out=None): its models are gone")
+        return views["model"](self.run_dir, name, model=model)
+
+    def predict(self, x: Any, name: str | None = None, model: Any = None) -> Any:
+        """The class numbers of raw inputs `x` (array, tensor or list; one sample or many), as a numpy array.
+
+        `name` and `model`: as of `model`.
+        """
+        return self.model(name, model).predict(x)
 
     @property
     def health(self) -> Health:

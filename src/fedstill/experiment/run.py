@@ -2,7 +2,8 @@
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from fedstill.experiment.examine import Examiner
 from fedstill.experiment.gallery import write_gallery
 from fedstill.experiment.link import transport
 from fedstill.experiment.lock import writing
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage, stage
-from fedstill.experiment.watcher import Watcher, Watchers, together
+from fedstill.experiment.watcher import Together, Watcher, Watchers, together
 
 __all__ = ["Watcher", "active", "one_thread", "resume", "run", "start", "transport"]
 
@@ -31,6 +32,7 @@ def run(
     out: str | Path | None = "runs",
     name: str | None = None,
     watcher: Watchers = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Result:
     """Run an experiment and return its result.
@@ -40,9 +42,24 @@ def run(
     `method`: a method with its settings, or its name. `settings`: the fields of `Experiment` (and `alpha` for the
     partition's). Data may be a name, a file, a folder, arrays or a list with each client's own (x, y); a model a name,
     `"package.module:factory"` or a torch module. `out`, `name`: the run is written to `out`/`name`; `out=None` writes
-    nothing. `watcher`: who is told of every round (see `Watcher`), one or several.
+    nothing. `watcher`: who is told of every round (see `Watcher`), one or several. `progress`: whether rounds are shown
+    as they end (default: in a terminal and in a notebook).
     """
-    return start(experiment({"method": method, **settings}), out=out, name=name, watcher=watcher)
+    plan = experiment({"method": method, **settings})
+    with _shown(progress) as table:
+        return start(plan, out=out, name=name, watcher=Together(*table, together(watcher)))
+
+
+@contextmanager
+def _shown(progress: bool | None) -> Iterator[list[Watcher]]:
+    """The live table, where somebody looks or it was asked for."""
+    if progress is None:
+        progress = sys.stderr.isatty() or "ipykernel" in sys.modules
+    if not progress:
+        yield []
+        return
+    with views["live"]() as table:
+        yield [table]
 
 
 def start(
@@ -51,6 +68,7 @@ def start(
     """Run an experiment from its first round; arguments as of `run`."""
     _here(plan)
     ready = stage(plan, Storage(None, plan.memory << 20))  # before the folder is made: bad input leaves nothing behind
+    plan.method.init_client(ready.env.at(0, 0))  # a part of the method that cannot be built is named now, too
     if ready.fingerprint is not None:
         plan = replace(plan, fingerprint=ready.fingerprint.data)
     if out is None:
@@ -61,6 +79,7 @@ def start(
         folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
         folder.write("partition.json", _partition(ready))
+        folder.write("split.json", {"parts": [part.tolist() for part in ready.dealt]})
         folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
         return _follow(plan, ready, folder, None, together(watcher))
 
@@ -71,17 +90,19 @@ def resume(
     watcher: Watchers = None,
     rounds: int | None = None,
     workers: str | None = None,
+    progress: bool | None = False,
     **given: Any,
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped.
 
     `path`: the run's folder. `watcher`: as of `run`. `rounds`: more rounds than planned. `workers`: other than before.
+    `progress`: whether rounds are shown as they end (None: in a terminal and in a notebook).
     `given`: data or a model that were objects, not names, must be given again. A run that is finished is returned as it
     is; one that another process writes is refused.
     """
     folder = RunDir.open(Path(path))
-    with writing(folder.path):
-        return _resumed(folder, together(watcher), {"rounds": rounds, "workers": workers}, given)
+    with writing(folder.path), _shown(progress) as table:
+        return _resumed(folder, Together(*table, together(watcher)), {"rounds": rounds, "workers": workers}, given)
 
 
 def _resumed(folder: RunDir, watcher: Watcher, more: Mapping[str, Any], given: Mapping[str, Any]) -> Result:
@@ -138,12 +159,13 @@ def _here(plan: Experiment) -> None:
 
 
 def _partition(ready: Stage) -> dict[str, Any]:
-    return {
+    known = {
         "counts": ready.counts.tolist(),
         "class_names": list(ready.class_names),
         "notes": list(ready.notes),
         "fingerprint": None if ready.fingerprint is None else asdict(ready.fingerprint),
     }
+    return {**known, **({"client_names": list(ready.client_names)} if ready.client_names else {})}
 
 
 def _free(out: Path, plan: Experiment) -> Path:

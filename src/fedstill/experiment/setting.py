@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedstill.data import Dataset, Samples
 from fedstill.data.pixels import fit, fitted
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.signature import Signature
 from fedstill.experiment.stage import Stage, builder, device_of, pixels_of
 
 
@@ -95,7 +96,14 @@ class Setting:
         def absent(client: int) -> Party:
             raise UsageError(f"client {client} is site {self.sites[client]}: its data are not here")
 
-        return Stage(env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], ())
+        return Stage(
+            env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], (), None, self.signature()
+        )
+
+    def signature(self) -> Signature:
+        """What using the run's models will need; how bright the brightest image is nobody said."""
+        known = Signature.describe(self.sample(), self.specs, self.sizes)
+        return replace(known, dtype=self.dtype, low=self.lowest, high=255.0 if self.dtype == "uint8" else 1.0)
 
 
 def with_tuples(text: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,18 @@ from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, forged
 from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
+from fedstill.data.columns import is_table
+from fedstill.data.kinds import Image, Table
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
 from fedstill.data.pixels import fitted
-from fedstill.data.summary import agreed, common_classes, pooled, summary
+from fedstill.data.reading import Reading
+from fedstill.data.summary import agreed, common_classes, pooled, recast, summary
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
 
 
@@ -47,6 +52,12 @@ class Stage:
     """What a user should know: samples that were moved, clients without a test …"""
     fingerprint: Fingerprint | None = None
     """Of the data and who holds which; None where the data are elsewhere."""
+    signature: Signature | None = None
+    """What using the run's models will need."""
+    client_names: tuple[str, ...] = ()
+    """Where clients have names: those of their sites."""
+    dealt: tuple[np.ndarray[Any, Any], ...] = ()
+    """Every client's samples before any became its local test: what a saved partition holds."""
 
 
 def stage(experiment: Experiment, storage: Storage) -> Stage:
@@ -56,36 +67,35 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
     public = _public(experiment, dataset, private)
-    dataset = fitted(dataset, pixels_of(specs))
+    raw, dataset = dataset, fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
     if isinstance(experiment.public, str) and experiment.public != "train":
-        sets.append(load(experiment.public))
+        reading = experiment.reading if is_table(Path(experiment.public)) else None
+        sets.append(load(experiment.public, reading))
         other = fitted(sets[-1], pixels_of(specs))
-        public_set = other.train
+        public_set = _alike(other.train, dataset, experiment.public)
         if other.class_names != dataset.class_names:
             public_classes = other.classes
             if experiment.method.same_classes:
                 raise UsageError(
                     f"public = {experiment.public!r}: {experiment.title} needs samples of the data's own classes"
                 )
-        if public_set.shape != dataset.train.shape:
-            raise DataError(
-                f"public = {experiment.public!r}: images are {public_set.shape}, the data's {dataset.train.shape}"
-            )
     else:
         public_set = dataset.train[public] if len(public) else None
     private = np.setdiff1d(private, public)
     labels = dataset.train.y.numpy()
-    notes: tuple[str, ...] = ()
+    notes = dataset.notes
+    names: tuple[str, ...] = ()
+    own_tests: Indices | None = None
     if owners is None:
-        split = experiment.partition.split(
-            labels[private], experiment.clients, rng.numpy_stream(experiment.dealt_by, "partition")
+        split = experiment.partition.deal(
+            dataset, private, experiment.clients, rng.numpy_stream(experiment.dealt_by, "partition")
         )
-        parts, notes = tuple(private[part] for part in split.parts), split.notes
+        parts, notes, names, own_tests = split.parts, dataset.notes + split.notes, split.names, split.tests
     else:
         parts = tuple(np.setdiff1d(part, public) for part in owners)
-    train, exam = _exam(experiment, dataset, parts, tests)
+    train, exam = _exam(experiment, dataset, parts, tests, own_tests)
     if experiment.public == "train":  # DaFKD's FedDF: unlabelled training samples as the proxy
         public_set = dataset.train[np.sort(np.concatenate(train))]
         notes += (f"public = train: the public set is the clients' own {len(public_set)} training samples",)
@@ -122,13 +132,14 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         return Party(dataset.train[held[client]], chain)
 
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    signature = Signature.describe(raw, specs, env.sizes)
     print_of = fingerprint(sets, train, exam.local)
     if experiment.fingerprint not in (None, print_of.data):
         raise DataError(
             f"data = {experiment.plain()['data']}: not the samples that this run had "
             f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
         )
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of)
+    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, signature, names, parts)
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
@@ -139,22 +150,36 @@ def _data(experiment: Experiment) -> tuple[Dataset, Dataset, np.ndarray[Any, Any
     their own: who owns, and is tested on, which."""
     data = experiment.data
     if isinstance(data, list):
-        own = _own(data)
+        own = _own(data, experiment.reading)
         dataset, train, test = pool_own(own, "own clients")
         return dataset, dataset, np.concatenate(train), train, test
-    whole = dataset = data if isinstance(data, Dataset) else load(data)
+    whole = dataset = load(data, experiment.reading)
     if experiment.samples:
         stream = rng.numpy_stream(experiment.dealt_by, "subset")
         dataset = dataset.subset(experiment.samples, stream, balanced=experiment.balanced)
     return whole, dataset, np.arange(len(dataset.train)), None, None
 
 
-def _own(data: list[Any]) -> list[Own]:
+def _alike(public: Samples, dataset: Dataset, title: str) -> Samples:
+    """Public samples in the form of the data's own; images keep their own normalisation."""
+    if isinstance(dataset.kind, Image):
+        if public.shape != dataset.train.shape:
+            raise DataError(f"public = {title!r}: images are {public.shape}, the data's {dataset.train.shape}")
+        return public
+    told = [summary(samples, ()) for samples in (dataset.train, public)]
+    agreed(told, ["the data", f"public = {title!r}"])
+    joint = pooled(told)
+    if isinstance(joint, Table) and isinstance(dataset.kind, Table) and joint.categories != dataset.kind.categories:
+        raise DataError(f"public = {title!r}: has categories that the data have not")
+    return recast(public, dataset.kind)
+
+
+def _own(data: list[Any], reading: Reading | None) -> list[Own]:
     """Clients' own data, (x, y) or the name or path of each, with common classes and normalisation."""
     if not all(isinstance(part, str) for part in data):
         classes = pool(loaded := load_clients(data))[0].class_names
         return [Own(samples, None, classes) for samples in loaded]
-    brought = [read_own(spec) for spec in data]
+    brought = [read_own(spec, reading) for spec in data]
     known = [summary(own.train, own.class_names) for own in brought]
     agreed(known, data)
     classes = common_classes([own.class_names for own in brought])
@@ -171,13 +196,23 @@ def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, A
     return private[public_split(dataset.train.y.numpy()[private], stream, float(experiment.public))[0]]
 
 
-def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Indices | None) -> tuple[Indices, Exam]:
-    """Every client's training samples, and the exam: local tests, and the global test where there is one."""
+def _exam(
+    experiment: Experiment, dataset: Dataset, parts: Indices, brought: Indices | None, own_tests: Indices | None
+) -> tuple[Indices, Exam]:
+    """Every client's training samples, and the exam: local tests, and the global test where there is one.
+
+    Local tests are parts of the training samples that clients `brought`, or their `own_tests` in the global test, or a
+    share of their training samples.
+    """
     device = device_of(experiment.device)
     labels = dataset.train.y.numpy()
     tests = dataset.test
+    whole: torch.Tensor | None
     stream = rng.numpy_stream(experiment.dealt_by, "local test")
-    if experiment.local_test or brought is not None:
+    if own_tests is not None and tests is not None and any(len(own) for own in own_tests):
+        parts, pool, local = _site_tests(experiment, dataset, tests, parts, own_tests)
+        whole = torch.arange(len(pool) - len(tests), len(pool))
+    elif experiment.local_test or brought is not None:
         parts, held = (
             local_split(parts, stream, experiment.local_test)
             if brought is None
@@ -196,6 +231,26 @@ def _exam(experiment: Experiment, dataset: Dataset, parts: Indices, brought: Ind
         pool, whole = tests, torch.arange(len(tests))
     scorer = Scorer.of(experiment.metric, experiment.metrics)
     return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
+
+
+def _site_tests(
+    experiment: Experiment, dataset: Dataset, tests: Samples, parts: Indices, own_tests: Indices
+) -> tuple[Indices, Samples, tuple[torch.Tensor, ...]]:
+    """Sites with test samples of their own are tested on these; the others on a share of their training samples.
+
+    Returns what each trains on, the pool of all test samples (the global test last), and each one's places in it.
+    """
+    nothing = np.empty(0, np.int64)
+    wanting = tuple(nothing if len(test) else part for part, test in zip(parts, own_tests, strict=True))
+    kept, held = _own_tests(experiment, wanting, (nothing,) * len(parts))
+    train = tuple(part if len(test) else rest for part, rest, test in zip(parts, kept, own_tests, strict=True))
+    edges = np.cumsum([0, *(len(index) for index in held)])
+    pool = Samples.concat([dataset.train[np.concatenate(held)], tests])
+    local = tuple(
+        torch.from_numpy(test + int(edges[-1])) if len(test) else torch.arange(int(edges[k]), int(edges[k + 1]))
+        for k, test in enumerate(own_tests)
+    )
+    return train, pool, local
 
 
 def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Indices, Indices]:

@@ -23,6 +23,7 @@ import torch
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Env, Method
+from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
@@ -110,13 +111,14 @@ class Site:
             asked = question(head)
             if body is not None and len(body) > self.policy.turn_bytes:
                 raise FedstillError(f"a body of {len(body)} bytes: this site's policy allows {self.policy.turn_bytes}")
-            match asked:
-                case Enrol():
-                    return self.enrol(asked).dumps(), None
-                case Task():
-                    return self.work(asked, body)
-                case ExamRequest():
-                    return self.examine(asked, body).dumps(), None
+            with importing_only(frozenset((*self.policy.code, self.model))):
+                match asked:
+                    case Enrol():
+                        return self.enrol(asked).dumps(), None
+                    case Task():
+                        return self.work(asked, body)
+                    case ExamRequest():
+                        return self.examine(asked, body).dumps(), None
         except Exception as error:
             why = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
             return self.refusal(asked, why), None

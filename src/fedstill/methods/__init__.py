@@ -2,7 +2,10 @@
 
 from fedstill.methods.ccvr import CCVR
 from fedstill.methods.centralised import Centralised
+from fedstill.methods.co_boosting import CoBoosting
 from fedstill.methods.dafkd import DaFKD
+from fedstill.methods.dense import DENSE
+from fedstill.methods.ds_fl import DSFL
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddf import FedDF
 from fedstill.methods.feddistill import FedDistill
@@ -13,6 +16,7 @@ from fedstill.methods.fedgen import FedGen
 from fedstill.methods.fedgh import FedGH
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
+from fedstill.methods.fedhkd import FedHKD
 from fedstill.methods.fedkf import FedKF, FedKFMinus
 from fedstill.methods.fedlc import FedLC
 from fedstill.methods.fedmd import FedMD
@@ -33,9 +37,12 @@ from fedstill.methods.scaffold import Scaffold
 
 __all__ = [
     "CCVR",
+    "DENSE",
+    "DSFL",
     "FML",
     "QFFL",
     "Centralised",
+    "CoBoosting",
     "DaFKD",
     "FedAvg",
     "FedDF",
@@ -46,6 +53,7 @@ __all__ = [
     "FedGH",
     "FedGKD",
     "FedGen",
+    "FedHKD",
     "FedHe",
     "FedKF",
     "FedKFMinus",

@@ -20,6 +20,7 @@ class FedLC(Averaging):
     """Cross-entropy of logits − τ n_c^(−1/4), n_c the client's samples of class c; τ = 0 is FedAvg."""
 
     paper = "Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, ICML 2022"
+    server_sums = "samples"
     tau: float = setting(1.0, ge=0, doc="strength of the calibration (τ)")
     others_only: bool = setting(False, doc="the sum runs over the other classes alone, as printed: no lower bound")
 

@@ -26,6 +26,7 @@ class FedNTD(Averaging):
 
     paper = "Lee et al., Preservation of the Global Knowledge by Not-True Distillation in FL, NeurIPS 2022"
     private_learners = 1
+    server_sums = "samples"
     beta: float = setting(1.0, ge=0, doc="weight of the not-true distillation (β)")
     tau: float = setting(1.0, gt=0, doc="temperature of the not-true classes (τ)")
 

@@ -34,6 +34,7 @@ class FML(Averaging):
 
     paper = "Shen et al., Federated Mutual Learning, 2020"
     private_learners = 2
+    server_sums = "samples"
     one_architecture = False
     alpha: float = setting(0.5, ge=0, le=1, doc="weight of the labels for the local model (α)")
     beta: float = setting(0.5, ge=0, le=1, doc="weight of the labels for the meme model (β); 1: FedAvg")

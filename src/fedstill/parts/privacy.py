@@ -24,6 +24,13 @@ from fedstill.parts.accounting import Release, added, sample_epsilon, sample_noi
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.private_learner import SampleGuard, refusal
 
+COVERED = frozenset(
+    {
+        Carries.WEIGHTS, Carries.CHANGE, Carries.CONTROL, Carries.GENERATOR, Carries.DISCRIMINATOR,
+        Carries.LOGITS, Carries.PREDICTIONS, Carries.ROWS, Carries.VERSION,
+    }
+)  # fmt: skip
+"""What follows from trained weights alone, or from nothing of the client's."""
 NOT_COVERED = {
     Carries.SIZE: "the number itself is told",
     Carries.LOSS: "computed from the samples",
@@ -32,6 +39,8 @@ NOT_COVERED = {
     Carries.PRESENCE: "read off the labels",
     Carries.LABEL_COUNTS: "read off the labels",
     Carries.FEATURES: "computed from the samples",
+    Carries.PROTOTYPES: "computed from the samples",
+    Carries.CLASS_PREDICTIONS: "computed from the samples",
 }
 """What a client reads off its samples by other ways than training, and why no noise in training covers it."""
 
@@ -81,8 +90,9 @@ class PrivateSamples(Wrapper):
         promise = f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})" if self.epsilon else "covered by noise"
         found = {}
         for f in fields(upload):
-            why = NOT_COVERED.get(f.metadata["carries"])
-            found[f.name] = f"not covered: {why}" if why else f"{promise} for each sample"
+            what = f.metadata["carries"]
+            why = NOT_COVERED.get(what, "nobody has shown that it comes of training alone")
+            found[f.name] = f"{promise} for each sample" if what in COVERED else f"not covered: {why}"
         return found
 
     def plan(self, method: LocalTraining, env: Env, samples: int) -> Release:

@@ -25,6 +25,7 @@ from fedstill.experiment.presets import describe, presets, read_preset
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
+from fedstill.report.privacy import coverage, show_coverage
 
 KINDS: dict[str, Registry[Any]] = {
     "methods": methods,
@@ -90,6 +91,7 @@ def card(name: str) -> dict[str, Any]:
     if inspect.isclass(thing) and issubclass(thing, Method):
         found |= {"paper": thing.paper, "leaves_client": thing.leaves_client(), "needs_public_data": thing.needs_public}
         found["different_architectures"] = not thing.one_architecture
+        found["covered_by"] = coverage(thing())
     return found
 
 
@@ -109,6 +111,7 @@ def examination() -> dict[str, Any]:
         "flower": "flwr",
         "huggingface": "datasets",
         "onnx": "onnx",
+        "privacy": "opacus",
         "tensorboard": "tensorboard",
     }
     return {
@@ -153,6 +156,7 @@ def show_card(found: Mapping[str, Any]) -> None:
         console.print("what leaves a client:")
         for name, what in found["leaves_client"].items():
             console.print(f"  {name}: {what}")
+        show_coverage(console, found["covered_by"])
         console.print(f"public data: {'needed' if found['needs_public_data'] else 'not needed'}\n")
     if found.get("settings"):
         table = Table(box=None, pad_edge=False)

@@ -16,7 +16,7 @@ from rich.text import Text
 from fedstill.core.value import changes
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.metrics import METRICS, Scorer, Shown
-from fedstill.experiment.result import Result
+from fedstill.experiment.result import Result, views
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
 
@@ -26,6 +26,7 @@ TAKEN = 7
 """Lines of a screen that are not the live table's: its head, the progress bar, what stood before."""
 
 
+@views.register("live")
 class Live(Watcher):
     """Follows a run on stderr: a table that grows on a terminal, plain lines (or nothing, `quiet`) elsewhere."""
 

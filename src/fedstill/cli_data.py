@@ -1,0 +1,94 @@
+"""The command `fedstill data`: a look at data before anything runs."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from fedstill.cli_app import Debug, Json, app, names
+
+
+@app.command("data")
+def look_at_data(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A data set, an image folder, a table or an .npz file.", autocompletion=names("data", files=True)
+        ),
+    ],
+    label: Annotated[str | None, typer.Option(help="The column of the classes.")] = None,
+    site: Annotated[str | None, typer.Option(help="The column of the sites; each becomes a client.")] = None,
+    time: Annotated[str | None, typer.Option(help="The column of time: rows become windows of series.")] = None,
+    window: Annotated[int | None, typer.Option(help="Rows of a window.")] = None,
+    step: Annotated[int | None, typer.Option(help="Rows from one window to the next. [the window]")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
+    ignore: Annotated[str | None, typer.Option(help="Comma-separated columns that are not read.")] = None,
+    kind: Annotated[str | None, typer.Option(help="image, series, table, tokens or plain. [by shape]")] = None,
+    resize: Annotated[int | None, typer.Option(help="Scale images of an image folder to this side.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Look at data before it runs: columns, missing values, classes, sites, and what each method would do with them."""
+    from fedstill.core.value import build
+    from fedstill.data import Reading, load
+    from fedstill.data.look import look
+
+    told = {
+        "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
+        "kind": kind, "resize": resize,
+    }  # fmt: skip
+    told = {name: value for name, value in told.items() if value is not None}
+    dataset = load(data, build(Reading, told) if told else None)
+    seen, plans = look(dataset), _plans(dataset)
+    if as_json:
+        print(json.dumps({**asdict(seen), "methods": plans}, indent=1, ensure_ascii=False))
+    else:
+        _show(seen, plans, dataset.class_names)
+
+
+def _plans(dataset: Any) -> list[dict[str, str]]:
+    """What each method would do with these data, as far as its settings tell."""
+    from dataclasses import fields
+
+    import fedstill.methods  # noqa: F401
+    from fedstill.core.method import methods
+    from fedstill.models import auto
+
+    model, plural, rows = auto(dataset.kind), dataset.kind.plural, []
+    for name in methods:
+        method = methods[name]()
+        there = {f.name for f in fields(method)}
+        does = [f"trains {model}"]
+        if method.needs_public:
+            does.append("keeps a tenth of every class as the public set (or name one: --public)")
+        if "generator" in there:
+            does.append(f"imagines {plural} with its generator")
+        if not method.federated:
+            does.append("puts all data in one place: a yardstick, no federation")
+        rows.append({"method": name, "does": "; ".join(does)})
+    return rows
+
+
+def _show(seen: Any, plans: list[dict[str, str]], class_names: tuple[str, ...]) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    console = Console()
+    for name, value in seen.facts.items():
+        console.print(f"{name:<8} {value}", highlight=False, markup=False)
+    for title, rows in (("columns", seen.columns), ("sites", seen.sites), ("methods", plans)):
+        if not rows:
+            continue
+        grid = Grid(title=f"{title} ({len(rows)})", title_justify="left")
+        for name in rows[0]:
+            grid.add_column(name)
+        for row in rows:
+            shown = {**row, "missing": f"{row['missing']:.1%}"} if "missing" in row else dict(row)
+            if "classes" in shown:
+                counted = zip(class_names, row["classes"], strict=True)
+                shown["classes"] = ", ".join(f"{n} {c}" for n, c in counted if c)
+            grid.add_row(*(str(value) for value in shown.values()))
+        console.print(grid)
+    for line in seen.warnings:
+        console.print(f"note: {line}", highlight=False, markup=False)

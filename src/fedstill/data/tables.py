@@ -1,0 +1,335 @@
+"""From the columns of a table to a data set: rows, windows of series, or texts, with labels and sites.
+
+What every column holds is inferred, noted and can be overridden; everything that is wrong is told in one line.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from fedstill.core.errors import DataError, UsageError, unknown
+from fedstill.core.kind import Kind
+from fedstill.data.columns import bad_number, listed
+from fedstill.data.kinds import Series, Table
+from fedstill.data.reading import Reading
+from fedstill.data.samples import Dataset, Samples, Sites
+from fedstill.data.tokenize import tokens
+
+MANY = 100
+"""Texts with more different values than this are no categories."""
+MOST_MISSING = 0.95
+"""A column with more missing values than this share is refused."""
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each column is for, and what a user should know of how that was found."""
+
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int = 2) -> Dataset:
+    """The data set of a table, read as `reading` says; its training rows must have at least `least` classes."""
+    _check(table, where, reading)
+    label = str(reading.label)
+    numbers, class_names = _classes(where, label, table.column(label))
+    is_test = _test_rows(where, table, reading)
+    sites = None if reading.site is None else _sites(where, reading.site, table.column(reading.site))
+    x: NDArray[Any]
+    kind: Kind
+    if reading.text is not None:
+        x, kind, notes = _texts(where, table, reading)
+    elif reading.time is not None:
+        roles = _roles(where, table, reading, windows=True)
+        order, starts = _windows(where, table, reading, numbers, sites, is_test)
+        x, kind = _series(where, table, roles.numeric, order, starts, reading, is_test)
+        first = order[starts]
+        numbers, is_test = numbers[first], is_test[first]
+        sites = None if sites is None else (sites[0], sites[1][first])
+        notes = (*roles.notes, f"{len(starts):,} windows of {reading.window} rows from {len(order):,} rows")
+    else:
+        roles = _roles(where, table, reading)
+        x, kind = _rows(where, table, roles, reading, is_test)
+        notes = roles.notes
+    made = _assembled(name, where, x, kind, numbers, class_names, sites, is_test, notes)
+    present = np.unique(made.train.y.numpy())
+    if len(present) < least:
+        only, count = class_names[int(present[0])], len(made.train)
+        raise DataError(
+            f"{where}: column {label!r}: all {count:,} training rows have label {only!r}; two classes are needed"
+        )
+    return made
+
+
+def _assembled(
+    name: str, where: str, x: NDArray[Any], kind: Kind, labels: Ints, class_names: tuple[str, ...],
+    sites: tuple[tuple[str, ...], Ints] | None, is_test: NDArray[np.bool_], notes: tuple[str, ...],
+) -> Dataset:  # fmt: skip
+    every = Samples(torch.from_numpy(x), torch.from_numpy(labels), kind)
+    train = every if not is_test.any() else every[~is_test]
+    test = every[is_test] if is_test.any() else None
+    if len(train) == 0:
+        raise DataError(f"{where}: no rows to train on")
+    places = None
+    if sites is not None:
+        places = Sites(sites[0], sites[1][~is_test], sites[1][is_test] if test is not None else None)
+    return Dataset(name, train, test, len(class_names), class_names, where, places, notes)
+
+
+def _check(table: pa.Table, where: str, reading: Reading) -> None:
+    if reading.label is None:
+        raise UsageError(
+            f"{where}: say which column is the label (label = …); columns: {listed(table.column_names, 30)}"
+        )
+    if table.num_rows == 0:
+        raise DataError(f"{where}: no rows")
+    if reading.label not in table.column_names and "," in reading.label:
+        raise UsageError(f"label = {reading.label!r}: one column only; several labels a row are not supported")
+    asked = {"label": reading.label, "site": reading.site, "time": reading.time, "text": reading.text}
+    asked["split"] = reading.split
+    many = {"ignore": reading.ignore, "numeric": reading.numeric, "categorical": reading.categorical}
+    every = [(what, one) for what, one in asked.items() if one is not None]
+    every += [(what, one) for what, names in many.items() for one in names]
+    for what, column in every + [("categories", c) for c in reading.declared]:
+        if column not in table.column_names:
+            raise unknown(f"column of {where} ({what} =)", column, table.column_names)
+
+
+def _classes(where: str, name: str, column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
+    """Class numbers, and the classes' names: numbers in their order, texts in alphabetical order."""
+    if pa.types.is_nested(column.type):
+        raise UsageError(f"label = {name!r}: holds lists; several labels a row are not supported")
+    if column.null_count:
+        row = pc.index(pc.is_null(column, nan_is_null=True), True).as_py()
+        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no label ({column.null_count:,} rows have none)")
+    values = pc.unique(column).to_pylist()
+    numeric = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    whole = not numeric or all(float(v).is_integer() for v in values)
+    if numeric and (not whole or len(values) > max(MANY, column.length() // 10)):
+        raise UsageError(
+            f"label = {name!r}: {len(values):,} different numbers; classes are needed (regression is not supported)"
+        )
+    if not numeric and len(values) > max(1000, column.length() // 2):
+        raise UsageError(
+            f"label = {name!r}: {len(values):,} different values in {column.length():,} rows are no classes"
+        )
+    ordered = sorted(values) if numeric else sorted(values, key=str)
+    names = tuple(str(int(v)) if numeric else str(v) for v in ordered)
+    codes = pc.index_in(column, pa.array(ordered, column.type)).to_numpy()
+    return codes.astype(np.int64), names
+
+
+def _test_rows(where: str, table: pa.Table, reading: Reading) -> NDArray[np.bool_]:
+    if reading.split is None:
+        return np.zeros(table.num_rows, bool)
+    column = table.column(reading.split)
+    values = {str(v) for v in pc.unique(column).to_pylist()}
+    if not values <= {"train", "test"}:
+        odd = sorted(values - {"train", "test"})[0]
+        raise DataError(f"{where}: column {reading.split!r}: {odd!r}; must be train or test")
+    return np.asarray(pc.equal(pc.cast(column, pa.string()), "test").to_numpy(), bool)
+
+
+def _sites(where: str, name: str, column: pa.ChunkedArray) -> tuple[tuple[str, ...], Ints]:
+    if column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no site ({column.null_count:,} rows have none)")
+    ordered = sorted(pc.unique(column).to_pylist(), key=lambda v: (str(type(v)), v))
+    codes = pc.index_in(column, pa.array(ordered, column.type)).to_numpy().astype(np.int64)
+    return tuple(str(v) for v in ordered), codes
+
+
+def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False) -> Roles:
+    """Which columns hold numbers, which categories, which are left out: as asked, else by their types and values."""
+    used = {reading.label, reading.site, reading.time, reading.split, *reading.ignore}
+    numeric: list[str] = []
+    categorical: list[str] = []
+    left = list(reading.ignore)
+    for name in table.column_names:
+        if name in used:
+            continue
+        column = table.column(name)
+        sort = _sort(where, name, column, reading)
+        if sort == "categorical" and windows:
+            left.append(f"{name} (no numbers)")
+        elif sort in ("numeric", "categorical"):
+            _refuse_missing(where, name, column)
+            (numeric if sort == "numeric" else categorical).append(name)
+        else:
+            left.append(f"{name} ({sort})")
+    if not numeric and not categorical:
+        raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}")
+    notes = [f"numbers: {listed(numeric)}"] if numeric else []
+    notes += [f"categories: {listed(categorical)}"] if categorical else []
+    notes += [f"left out: {listed(left)}"] if left else []
+    return Roles(tuple(numeric), tuple(categorical), tuple(notes))
+
+
+def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> str:
+    """`numeric`, `categorical`, or why the column is left out."""
+    if name in reading.categorical or name in reading.declared:
+        return "categorical"
+    kind = column.type
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if name in reading.numeric or number or pa.types.is_decimal(kind) or pa.types.is_temporal(kind):
+        return "numeric"
+    if pa.types.is_null(kind):
+        return "empty"
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return f"holds {kind}"
+    different = pc.count_distinct(column).as_py()
+    return "categorical" if different <= MANY else f"{different:,} different texts"
+
+
+def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
+    share = column.null_count / len(column)
+    if share > MOST_MISSING:
+        raise DataError(
+            f"{where}: column {name!r}: {share:.0%} of {len(column):,} values are missing; "
+            f"leave it out (ignore = {name})"
+        )
+
+
+def _numbers(where: str, name: str, column: pa.ChunkedArray) -> Floats:
+    """A column as float32, NaN where a value is missing; dates as days since 1970."""
+    kind = column.type
+    try:
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            seconds = pc.cast(pc.cast(column, pa.timestamp("s"), safe=False), pa.int64())
+            return np.asarray(pc.divide(pc.cast(seconds, pa.float64()), 86400.0).to_numpy(), np.float32)
+        if pa.types.is_temporal(kind):
+            return np.asarray(pc.cast(pc.cast(column, pa.int64()), pa.float64()).to_numpy(), np.float32)
+        values = pc.cast(column, pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        raise _named_number(where, name, column) from None
+    with np.errstate(over="ignore"):
+        found = np.asarray(values, np.float32)
+    if np.isinf(found).any():
+        raise DataError(f"{where}: row {int(np.isinf(found).argmax()) + 1:,}, column {name!r}: too large a number")
+    return found
+
+
+def _named_number(where: str, name: str, column: pa.ChunkedArray) -> DataError:
+    for row, value in enumerate(column.to_pylist()):
+        try:
+            float(value or 0)
+        except ValueError:
+            return bad_number(where, name, row, value, len(column) - 1)
+    return DataError(f"{where}: column {name!r} holds no numbers")
+
+
+def _rows(
+    where: str, table: pa.Table, roles: Roles, reading: Reading, is_test: NDArray[np.bool_]
+) -> tuple[Floats, Table]:
+    """Rows as `Table` stores them; normalised by, and with the categories of, the training rows."""
+    count = len(roles.numeric)
+    x = np.empty((table.num_rows, count + len(roles.categorical)), np.float32)
+    for place, name in enumerate(roles.numeric):
+        x[:, place] = _numbers(where, name, table.column(name))
+    categories = []
+    for place, name in enumerate(roles.categorical, count):
+        x[:, place], known = _codes(where, name, table.column(name), reading, is_test)
+        categories.append(known)
+    train = x if not is_test.any() else x[~is_test]
+    return x, Table.of(train, roles.numeric, roles.categorical, tuple(categories))
+
+
+def _codes(
+    where: str, name: str, column: pa.ChunkedArray, reading: Reading, is_test: NDArray[np.bool_]
+) -> tuple[Floats, tuple[str, ...]]:
+    """Codes of a column of categories (NaN: missing), and the categories: those declared, or of the training rows."""
+    texts = pc.cast(column, pa.string())
+    known = reading.declared.get(name)
+    if known is None:
+        seen = texts if not is_test.any() else texts.filter(pa.array(~is_test))
+        known = tuple(sorted(v for v in pc.unique(seen).to_pylist() if v is not None))
+    codes = pc.index_in(texts, pa.array(list(known), pa.string()))
+    strange = pc.and_(pc.is_null(codes), pc.is_valid(texts))
+    if pc.any(strange).as_py():
+        row = pc.index(strange, True).as_py()
+        raise DataError(
+            f"{where}: row {row + 1:,}, column {name!r}: unknown category {texts[row].as_py()!r}; "
+            f"known: {listed(known)}"
+        )
+    return np.asarray(pc.cast(codes, pa.float64()).to_numpy(), np.float32), known
+
+
+def _windows(
+    where: str, table: pa.Table, reading: Reading, labels: Ints,
+    sites: tuple[tuple[str, ...], Ints] | None, is_test: NDArray[np.bool_],
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """The order of rows (by site, then time), and the places in it where windows start.
+
+    A window lies within one run of rows of the same site, label and part, so that it has one of each.
+    """
+    window, step = int(reading.window or 1), int(reading.step or reading.window or 1)
+    time = _numbers64(where, str(reading.time), table.column(str(reading.time)))
+    owner = np.zeros(len(labels), np.int64) if sites is None else sites[1]
+    order = np.lexsort((np.arange(len(labels)), time, is_test, owner))
+    changes = np.zeros(len(order), bool)
+    for values in (owner, labels, is_test):
+        changes[1:] |= values[order][1:] != values[order][:-1]
+    edges = np.flatnonzero(np.concatenate([[True], changes[1:], [True]]))
+    starts = [np.arange(a, b - window + 1, step) for a, b in pairwise(edges.tolist())]
+    found = np.concatenate(starts).astype(np.int64)
+    if not len(found):
+        longest = int(np.diff(edges).max())
+        raise DataError(f"{where}: no {window} rows in a row have one site and label; the longest run has {longest}")
+    return order, found
+
+
+def _numbers64(where: str, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
+    if column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no time")
+    if pa.types.is_temporal(column.type):
+        width = pa.int32() if pa.types.is_date32(column.type) or pa.types.is_time32(column.type) else pa.int64()
+        column = pc.cast(column, width)
+    try:
+        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)
+    except pa.ArrowInvalid:
+        raise DataError(f"{where}: column {name!r}: neither numbers nor dates; time is needed") from None
+
+
+def _series(
+    where: str, table: pa.Table, names: tuple[str, ...], order: Ints, starts: Ints, reading: Reading,
+    is_test: NDArray[np.bool_],
+) -> tuple[Floats, Series]:  # fmt: skip
+    """Windows as N×C×T; a missing value becomes its channel's mean over the training rows."""
+    if not names:
+        raise DataError(f"{where}: no column of numbers is left to make series of")
+    window = int(reading.window or 1)
+    x = np.empty((len(starts), len(names), window), np.float32)
+    rows = starts[:, None] + np.arange(window)
+    for channel, name in enumerate(names):
+        values = _numbers(where, name, table.column(name))
+        train = values[~is_test]
+        gaps = np.isnan(values)
+        if gaps.any():
+            mean = float(np.nanmean(train)) if not np.isnan(train).all() else 0.0
+            values = np.where(gaps, np.float32(mean), values)
+        x[:, channel] = values[order][rows]
+    train_windows = ~is_test[order[starts]]
+    return x, Series.of(x[train_windows] if train_windows.any() else x, names)
+
+
+def _texts(where: str, table: pa.Table, reading: Reading) -> tuple[NDArray[np.int32], Kind, tuple[str, ...]]:
+    column = table.column(str(reading.text))
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        column = pc.cast(column, pa.string())
+    x, kind = tokens([text or "" for text in column.to_pylist()], reading)
+    used = {reading.label, reading.site, reading.text, reading.split}
+    left = [name for name in table.column_names if name not in used]
+    notes = [f"texts: {reading.text}, the first {reading.length} tokens of each"]
+    return x, kind, (*notes, *([f"left out: {listed(left)}"] if left else []))

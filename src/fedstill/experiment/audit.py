@@ -1,0 +1,299 @@
+"""An audit of a run: attacks on what left its clients, and how much they learnt.
+
+The last rounds' uploads are made again, to the bit, from the checkpoint before: they are what the server saw. Members
+are the clients' training samples, others their local tests, so both are of one distribution.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedstill.core import record, rng
+from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.loop import rounds
+from fedstill.core.method import Env
+from fedstill.core.record import Carries
+from fedstill.core.shelf import Storage, reopen
+from fedstill.core.turn import Party, turn
+from fedstill.data.samples import Samples
+from fedstill.experiment.config import Experiment, experiment, given_as_objects
+from fedstill.experiment.drive import one_thread
+from fedstill.experiment.inference import (
+    Scores,
+    auc,
+    bootstrap,
+    class_pull,
+    correlation,
+    first_linear,
+    inputs_from_step,
+    likelihood_ratio,
+    likeness,
+    losses,
+    odds,
+    surrogate,
+    tpr,
+)
+from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.stage import Stage, stage
+from fedstill.parts.learner import LocalTraining
+from fedstill.transports import Inline
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run as its auditor has it: the plan, the stage, the state before the last round and after it."""
+
+    plan: Experiment
+    ready: Stage
+    before: Checkpoint | None
+    after: Checkpoint
+
+    @property
+    def round(self) -> int:
+        """The round whose uploads are attacked."""
+        return self.before.round if self.before else 0
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        """A stream of the audit's own."""
+        return rng.numpy_stream(self.plan.seed, f"audit {purpose}")
+
+
+def audit(path: str | Path, shadows: int = 4) -> dict[str, Any]:
+    """Attack what left the clients of a run.
+
+    Args:
+        path: the run's folder; its data must be found by name, as when it ran.
+        shadows: shadow runs for the likelihood ratio, an even number; 0 leaves that attack out.
+
+    Returns:
+        What was learnt: `membership` (a row for each target and attack: AUC, and TPR at 1 % FPR, with intervals),
+        `label_shares`, `reconstruction`; and ε where the run has one. It is written to the run's `audit.json` too.
+    """
+    if shadows < 0 or shadows % 2:
+        raise UsageError(f"shadows = {shadows}: must be an even number ≥ 0")
+    folder = RunDir.open(Path(path))
+    with one_thread():
+        scene = opened(folder)
+        uploads = dict(sent(scene))
+        found = {
+            "method": scene.plan.title,
+            "round": scene.round + 1,
+            "privacy": promised(folder),
+            "membership": [*membership(scene, uploads), *(by_shadows(scene, shadows) if shadows else [])],
+            "label_shares": label_shares(scene, uploads),
+            "reconstruction": reconstruction(scene),
+        }
+    folder.write("audit.json", found)
+    return found
+
+
+def opened(folder: RunDir) -> Scene:
+    """The run's plan, stage and last two states."""
+    settings = folder.read("experiment.json")
+    if objects := given_as_objects(settings):
+        raise UsageError(f"{folder.path}: {objects[0]} was given as an object; an audit needs it by name")
+    last, _ = folder.latest()
+    if last is None:
+        raise UsageError(f"{folder.path}: has no checkpoint to audit yet")
+    plan = experiment(settings)
+    earlier = [f for f in sorted((folder.path / "checkpoints").glob("[0-9]*.safetensors")) if int(f.stem) < last.round]
+    before = record.loads(earlier[-1].read_bytes(), reopen(folder.storage)) if earlier else None
+    return Scene(plan, stage(plan, Storage()), before, last)
+
+
+def promised(folder: RunDir) -> dict[str, Any]:
+    """ε and δ as the run's rounds tell them; empty where nothing was promised."""
+    spent: dict[str, float] = {}
+    told: dict[str, Any] = {}
+    for row in folder.rows():
+        spent |= row["facts"].get("epsilon_spent", {})
+        told |= {k: row["facts"][k] for k in ("epsilon_clients", "delta") if k in row["facts"]}
+    return {**told, **({"epsilon_samples": max(spent.values())} if spent else {})}
+
+
+def sent(scene: Scene) -> Iterator[tuple[int, tuple[Any, Any]]]:
+    """By client of the round: what came down, and what it sent (as its turn made it, before it was packed)."""
+    method, env = scene.plan.method, scene.ready.env
+    server = scene.before.server if scene.before else method.init_server(env.at(0))
+    for client in scene.plan.active_in(scene.round):
+        here = env.at(scene.round, client)
+        down = method.download(here, server)
+        state = scene.before.clients.get(client) if scene.before else None
+        party = scene.ready.party(client)
+        same_form = tuple(w for w in party.wrappers if w.uploads(method.uploads()) is method.uploads())
+        try:
+            yield client, (down, turn(method, here, Party(party.data, same_form), state, down)[1])
+        except FedstillError:  # lost, or its budget is spent: nothing left it
+            continue
+
+
+def own_others(scene: Scene, client: int) -> tuple[Samples, Samples]:
+    """A client's training samples, and samples of the same distribution that it was not trained on."""
+    exam = scene.ready.exam
+    return scene.ready.party(client).data, exam.pool[exam.local[client]]
+
+
+def scores(scene: Scene, module: nn.Module, samples: Samples) -> Scores:
+    """The odds of the true class, sample by sample."""
+    device = scene.ready.env.device
+    return odds(losses(module.to(device), samples.inputs().to(device), samples.y.to(device)).cpu())
+
+
+def row(scene: Scene, target: str, attack: str, members: Scores, others: Scores) -> dict[str, Any]:
+    """How well members are told from others."""
+    stream = scene.stream(f"{target} {attack}")
+    return {
+        "target": target,
+        "attack": attack,
+        "auc": bootstrap(auc, members, others, stream=stream),
+        "tpr": bootstrap(tpr, members, others, stream=stream),
+        "members": len(members),
+        "others": len(others),
+    }
+
+
+def membership(scene: Scene, uploads: Mapping[int, tuple[Any, Any]]) -> Iterator[dict[str, Any]]:
+    """The loss threshold (Yeom et al., CSF 2018) on final models, on uploaded weights and on models read off logits."""
+    env, method = scene.ready.env, scene.plan.method
+    everyone = [own_others(scene, k) for k in range(env.clients)]
+    whose = method.architectures(env, scene.after.server)
+    for name, weights in method.models(env.at(scene.after.round - 1), scene.after.server).items():
+        module = env.module(weights, whose.get(name))
+        both = [(scores(scene, module, own), scores(scene, module, rest)) for own, rest in everyone]
+        yield from pooled(scene, f"model {name}", both)
+    for what, reads in ((Carries.WEIGHTS, weights_of_upload), (Carries.LOGITS, model_of_logits)):
+        both = []
+        for client, (_, upload) in uploads.items():
+            module_or_none = reads(env.at(scene.round, client), upload)
+            if module_or_none is not None:
+                own, rest = own_others(scene, client)
+                both.append((scores(scene, module_or_none, own), scores(scene, module_or_none, rest)))
+        yield from pooled(scene, f"upload of {what}", both)
+
+
+def pooled(scene: Scene, target: str, both: list[tuple[Scores, Scores]]) -> Iterator[dict[str, Any]]:
+    """One row over all clients; nothing where nobody has samples of both kinds."""
+    kept = [(own, rest) for own, rest in both if len(own) and len(rest)]
+    if kept:
+        members, others = (np.concatenate(part) for part in zip(*kept, strict=True))
+        yield row(scene, target, "loss threshold", members, others)
+
+
+def _carried(upload: Any, what: Carries) -> list[Any]:
+    return [getattr(upload, f.name) for f in fields(upload) if f.metadata["carries"] is what]
+
+
+def weights_of_upload(env: Env, upload: Any) -> nn.Module | None:
+    """The model whose weights an upload carries."""
+    found = _carried(upload, Carries.WEIGHTS)
+    return env.module(found[0], env.client) if found and found[0] else None
+
+
+def model_of_logits(env: Env, upload: Any) -> nn.Module | None:
+    """A model brought to the public logits that an upload carries; None where there are none, or of other classes."""
+    logits, rows = _carried(upload, Carries.LOGITS), _carried(upload, Carries.ROWS)
+    if not logits or not rows or env.public_classes is not None:
+        return None
+    module = env.module(env.initial(env.client), env.client)
+    inputs = env.public.inputs(rows[0]).to(env.device)
+    return surrogate(module, inputs, logits[0].to(env.device), env.stream("audit logits"))
+
+
+def by_shadows(scene: Scene, count: int) -> Iterator[dict[str, Any]]:
+    """The likelihood ratio on the final global model: each shadow run has one half of every client's samples."""
+    env, method = scene.ready.env, scene.plan.method
+    targets = method.models(env.at(scene.after.round - 1), scene.after.server)
+    pairs = [own_others(scene, k) for k in range(env.clients)]
+    if not targets or any(not len(rest) for _, rest in pairs):
+        return
+    name = list(targets)[-1]
+    whole = [Samples.concat(pair) for pair in pairs]
+    sizes, stream = [len(w) for w in whole], scene.stream("shadows")
+    inside = np.zeros((count, sum(sizes)), dtype=bool)
+    for s in range(0, count, 2):
+        inside[s] = np.concatenate([stream.permutation(n) < n // 2 for n in sizes])
+        inside[s + 1] = ~inside[s]
+    joint = Samples.concat(whole)
+    shadow = [
+        scores(scene, shadow_run(scene, s, name, [w[m] for w, m in _cut(whole, inside[s])]), joint)
+        for s in range(count)
+    ]
+    target = scores(scene, env.module(targets[name]), joint)
+    ratio = likelihood_ratio(target, np.stack(shadow), inside)
+    member = np.concatenate([np.arange(n) < len(own) for n, (own, _) in zip(sizes, pairs, strict=True)])
+    yield row(scene, f"model {name}", f"likelihood ratio, {count} shadow runs", ratio[member], ratio[~member])
+
+
+def _cut(whole: list[Samples], chosen: Any) -> Iterator[tuple[Samples, Tensor]]:
+    start = 0
+    for samples in whole:
+        yield samples, torch.from_numpy(np.flatnonzero(chosen[start : start + len(samples)]))
+        start += len(samples)
+
+
+def shadow_run(scene: Scene, number: int, model: str, data: list[Samples]) -> nn.Module:
+    """The model that the same run would have made of other samples and from another seed."""
+    plan, method = scene.plan, scene.plan.method
+    seed = rng.key(plan.seed, "shadow", number)
+    env = replace(scene.ready.env, seed=seed, sizes=tuple(map(len, data)), storage=Storage())
+    link = Inline(method, lambda k: Party(data[k], plan.wrappers), env.shelf("clients"))
+    server = None
+    for done in rounds(method, env, link, plan.active_in, scene.after.round, wrappers=plan.wrappers):
+        server = done.server
+    return env.module(method.models(env.at(scene.after.round - 1), server)[model])
+
+
+def label_shares(scene: Scene, uploads: Mapping[int, tuple[Any, Any]]) -> dict[str, Any] | None:
+    """How well an update tells which labels its client has; beside it, how well the shares of all clients tell it."""
+    env = scene.ready.env
+    pulls, shares, mean = [], [], scene.ready.counts.sum(0) / scene.ready.counts.sum()
+    for client, (down, upload) in uploads.items():
+        after = _carried(upload, Carries.WEIGHTS)
+        base = dict(_weights_down(down))
+        pull = class_pull(base, after[0], env.classes) if after and after[0] and base else None
+        if pull is not None:
+            counts = scene.ready.counts[client]
+            pulls.append(pull.numpy())
+            shares.append(counts / max(counts.sum(), 1))
+    if not pulls:
+        return None
+    found, guessed = correlation(pulls, shares), correlation([mean] * len(shares), shares)
+    return {**bootstrap(_mean, found, stream=scene.stream("labels")), "guessing": _mean(guessed), "clients": len(pulls)}
+
+
+def _weights_down(down: Any) -> Mapping[str, Tensor]:
+    found = next((getattr(down, f.name) for f in fields(down) if f.name == "weights"), None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _mean(values: Scores) -> float:
+    return float(values.mean())
+
+
+def reconstruction(scene: Scene) -> dict[str, Any]:
+    """One sample, one step: the first client's turn with a batch of one, read off the first layer.
+
+    `likeness` is the cosine between what was read and the nearest of the client's samples; 1 is the sample itself.
+    """
+    method, env = scene.plan.method, scene.ready.env.at(0, 0)
+    layer = first_linear(env.module())
+    if not isinstance(method, LocalTraining) or "weights" not in {f.name for f in fields(method.uploads())}:
+        return {"skipped": "no weights leave the clients of this method"}
+    if layer is None:
+        return {"skipped": "the first layer is not fully connected, so a step does not lay its input open exactly"}
+    plainest = {"batch": 1, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    single = replace(method, **plainest)
+    chain = tuple(w for w in scene.plan.wrappers if w.uploads(method.uploads()) is method.uploads())
+    data = scene.ready.party(0).data
+    down = single.download(env, single.init_server(env.at(0)))
+    try:
+        _, upload = turn(single, env, Party(data, chain), None, down)
+    except FedstillError as error:
+        return {"skipped": str(error)}
+    found = inputs_from_step(down.weights, upload.weights, layer)
+    return {"likeness": likeness(found, data.inputs()), "samples": len(data)}

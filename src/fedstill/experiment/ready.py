@@ -1,0 +1,149 @@
+"""A run's models, ready for use: modules that take raw inputs, made from the run's folder alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedstill.core.errors import DataError, RunError, UsageError, unknown
+from fedstill.core.method import Env
+from fedstill.core.record import State
+from fedstill.core.shelf import Storage
+from fedstill.core.turn import method_state
+from fedstill.data import Samples
+from fedstill.data.forms import About, as_array, stored, writable
+from fedstill.data.pixels import brought_to, fit
+from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.result import principal, views
+from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.setting import Setting
+from fedstill.experiment.signature import Signature
+from fedstill.experiment.stage import builder, pixels_of, stage
+
+BYTES = 127.0
+"""Images whose brightest value is above this, and at most 255, are counted in 0…255 even where they are not whole."""
+
+
+class Ready(nn.Module):
+    """A trained model: raw inputs (as the data were, before any preprocessing) in, logits out.
+
+    `name` is the model's in its run, `class_names` are those of the logits, `signature` is the run's. Images are
+    brought to the model's size, and inputs normalised, inside.
+    """
+
+    def __init__(self, classifier: nn.Module, signature: Signature, name: str, pixels: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.signature = signature
+        self.name = name
+        self.class_names = signature.class_names
+        self._brought = signature.brought
+        self._pixels = pixels
+        self._black = 0.0 if signature.stored == torch.uint8 else signature.low
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits (batch, classes) of raw inputs (batch, …), in the units and the type of the data."""
+        if self.signature.stored == torch.uint8 and x.is_floating_point():
+            x = x / 255  # bytes that came as floats: 0…255 all the same
+        logits: Tensor = self.classifier(self._brought.inputs(brought_to(x, self._brought, self._pixels, self._black)))
+        return logits
+
+    def raw(self, x: Any) -> Tensor:
+        """Checked raw inputs from arrays, tensors or lists: many samples, or a single one."""
+        array = x.detach().cpu().numpy() if isinstance(x, Tensor) else as_array("x", "x", x)
+        shape, dtype = tuple(self._brought.blank(1).shape[1:]), self.signature.stored
+        if array.shape == shape or (shape[0] == 1 and array.shape == shape[1:]):
+            array = array[None]
+        if dtype == torch.uint8 and array.dtype.kind == "f" and array.size:
+            if 0 < array.max() <= 1:
+                raise UsageError(
+                    "x: values from 0 to 1, but the run's images count from 0 to 255; multiply them by 255"
+                )
+            array = np.rint(array).clip(0, 255).astype(np.uint8)
+        elif dtype != torch.uint8 and array.dtype.kind in "biuf":
+            array = array.astype(str(dtype).removeprefix("torch."))
+        if self.signature.kind["name"] == "image":
+            array = stored("x", array, "image", About())
+        found = torch.from_numpy(writable(array))
+        wrong = self._brought.fault(found)
+        if wrong is not None or found.dtype != dtype:
+            raise DataError(f"x: {wrong or f'is {found.dtype}, must be {dtype}'}; the run has {self._brought.words()}")
+        return found
+
+    def probabilities(self, x: Any, batch: int = 500) -> Tensor:
+        """The classes' probabilities (N, classes) for raw inputs of any array form."""
+        device = next(self.parameters()).device
+        with torch.no_grad():
+            chunks = [torch.softmax(self(part.to(device)), -1).cpu() for part in torch.split(self.raw(x), batch)]
+        return torch.cat(chunks)
+
+    def predict(self, x: Any) -> NDArray[np.int64]:
+        """The class numbers of raw inputs; `class_names` has their names."""
+        found: NDArray[np.int64] = self.probabilities(x).argmax(-1).numpy()
+        return found
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """What black and white are in raw inputs that are images."""
+        low, high = self.signature.low, self.signature.high
+        if self.signature.stored == torch.uint8 or (low >= 0 and BYTES < high <= 255):
+            return 0.0, 255.0
+        return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+
+
+@views.register("model")
+def load_model(path: str | Path, name: str | None = None, *, model: Any = None) -> Ready:
+    """A model of the run in folder `path`, ready for use on any machine: no data are needed.
+
+    `name`: `overall`, `active` … or a client's number for that client's own model (default: `overall` where there is
+    one, else the first). `model`: the module, class or factory again, for a run whose model was given as an object.
+    """
+    folder = RunDir.open(Path(path))
+    signature = Signature.read(folder.path) or _described(folder)
+    specs = signature.specs(folder.path, model)
+    blank = Samples(signature.brought.blank(1), torch.zeros(1, dtype=torch.int64), signature.brought)
+    kind = fit(blank, pixels_of(specs)).kind
+    plan = experiment(folder.read("experiment.json"))
+    env = Env(
+        seed=plan.seed,
+        sizes=signature.sizes,
+        classes=len(signature.class_names),
+        kind=kind,
+        build=builder(specs, kind, len(signature.class_names)),
+        storage=Storage(folder.path),
+    )
+    checkpoint, _ = folder.latest()
+    if checkpoint is None:
+        raise RunError(f"{path}: no whole checkpoint there")
+    weights, of, chosen = trained(plan, env, checkpoint, name)
+    return Ready(env.module(weights, of), signature, chosen, pixels_of(specs))
+
+
+def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None) -> tuple[State, int | None, str]:
+    """The weights of a checkpoint's model, whose architecture it has (None: the server's), and its name."""
+    there: Mapping[str, State] = plan.method.models(env, checkpoint.server)
+    states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
+    own = {str(k): k for k, state in states.items() if plan.method.own(env.at(0, k), state) is not None}
+    chosen = name or principal([*there, *own])
+    if chosen in there:
+        return there[chosen], plan.method.architectures(env, checkpoint.server).get(chosen), chosen
+    weights = plan.method.own(env.at(0, own[chosen]), states[own[chosen]]) if chosen in own else None
+    if weights is None:
+        raise unknown("model of this run", chosen, [*there, *own])
+    return weights, own[chosen], chosen
+
+
+def _described(folder: RunDir) -> Signature:
+    """The signature of a run that was written before there were signatures: its data must be here."""
+    plan = experiment(folder.read("experiment.json"))
+    if plan.transport == "flower":
+        ready = Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
+    else:
+        ready = stage(plan, folder.storage)
+    assert ready.signature is not None
+    return ready.signature

@@ -1,0 +1,115 @@
+"""The signature of a run: everything that using its models needs, so that nobody who uses them needs the data.
+
+It is written into the run as `signature.json`. A kind of data joins by being a `Kind`: `Kind.plain()` is its own
+description (shape, normalisation, columns, vocabulary …), `kind_of` reads it back, and `Kind.inputs` turns stored
+samples into what the model takes. Nothing here knows which kinds there are, except that images may be brought to the
+size of a model.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedstill.core.errors import RunError, UsageError
+from fedstill.core.kind import Kind, kind_of
+from fedstill.core.record import write
+from fedstill.data import Dataset
+
+FILE = "signature.json"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model of the run takes and gives, and how it is built."""
+
+    kind: Mapping[str, Any]
+    """Of the samples as they were brought, as `Kind.plain` describes it."""
+    dtype: str
+    """How they were stored: uint8, float32, int32 …"""
+    low: float
+    high: float
+    """The lowest and highest number of the training samples: the units of raw inputs."""
+    class_names: tuple[str, ...]
+    recipes: tuple[Mapping[str, Any], ...]
+    """Every different model: `{"name": …}`, `{"factory": "package.module:factory"}`, or `{"object": …,
+    "parameters": …}` for a module that came as an object, whose code nobody else has."""
+    of: tuple[int, ...]
+    """Which recipe every client has, and last the server."""
+    sizes: tuple[int, ...]
+    """Training samples of every client."""
+
+    @classmethod
+    def describe(cls, dataset: Dataset, specs: Sequence[Any], sizes: Sequence[int]) -> "Signature":
+        """The signature of a run with these data, models (of every client, and last the server's) and clients."""
+        x = dataset.train.x
+        low, high = (float(x.min()), float(x.max())) if len(x) else (0.0, 0.0)
+        different = list({_key(spec): spec for spec in specs}.values())
+        order = {_key(spec): place for place, spec in enumerate(different)}
+        return cls(
+            dataset.kind.plain(),
+            str(x.dtype).removeprefix("torch."),
+            0.0 if low != low else low,  # NaN: a table with missing values
+            0.0 if high != high else high,
+            dataset.class_names,
+            tuple(_recipe(spec) for spec in different),
+            tuple(order[_key(spec)] for spec in specs),
+            tuple(sizes),
+        )
+
+    @property
+    def brought(self) -> Kind:
+        """The kind of raw inputs."""
+        return kind_of(self.kind)
+
+    @property
+    def stored(self) -> torch.dtype:
+        """The type of raw inputs."""
+        return {"uint8": torch.uint8, "int32": torch.int32, "int64": torch.int64}.get(self.dtype, torch.float32)
+
+    def specs(self, path: Path, model: Any = None) -> tuple[Any, ...]:
+        """The model of every client, and last the server's; `model` stands in for one that came as an object."""
+        for recipe in self.recipes:
+            if "object" in recipe and model is None:
+                raise UsageError(
+                    f"{path}: its model was given as an object ({recipe['object']}), so its code is needed: "
+                    f"fedstill.load_model({str(path)!r}, model=...)"
+                )
+        known = [model if "object" in r else r.get("name") or r["factory"] for r in self.recipes]
+        return tuple(known[place] for place in self.of)
+
+    def save(self, folder: Path) -> None:
+        """Write it into a run's folder."""
+        write(folder / FILE, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> "Signature | None":
+        """The signature of the run in this folder; None where it was written before there were signatures."""
+        if not (folder / FILE).exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads((folder / FILE).read_text())
+            found.update({name: tuple(value) for name, value in found.items() if isinstance(value, list)})
+            return cls(**found)
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{folder / FILE}: damaged ({error})") from None
+
+
+def _key(spec: Any) -> Any:
+    return spec if isinstance(spec, str) else id(spec)
+
+
+def _recipe(spec: Any) -> dict[str, Any]:
+    """How to build a model again."""
+    if isinstance(spec, str):
+        return {"factory": spec} if ":" in spec else {"name": spec}
+    kind = spec if isinstance(spec, type | FunctionType) else type(spec)
+    found: dict[str, Any] = {"object": f"{kind.__module__}.{kind.__qualname__}"}
+    if isinstance(spec, nn.Module):
+        found["parameters"] = {name: list(value.shape) for name, value in spec.state_dict().items()}
+    return found

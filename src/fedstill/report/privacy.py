@@ -1,0 +1,68 @@
+"""What people see of privacy: which guarantee covers which field of an upload, and what an audit found."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedstill.core.errors import UsageError
+from fedstill.core.turn import AnyMethod, Wrapper, ledger, misfit
+from fedstill.experiment.inference import plainly
+from fedstill.parts.client_privacy import PrivateClients
+from fedstill.parts.privacy import PrivateSamples
+from fedstill.parts.secure_sums import SecureSums
+
+GUARANTEES: Mapping[str, Wrapper] = {
+    "--private epsilon=8": PrivateSamples(epsilon=8.0),
+    "--private clients,epsilon=8": PrivateClients(epsilon=8.0),
+    "--secure-sums": SecureSums(),
+}
+"""The guarantees a run can be given, as they are asked for."""
+
+
+def coverage(method: AnyMethod) -> dict[str, dict[str, str]]:
+    """By guarantee, what it does to each field of what leaves a client of this method; or why it cannot be given."""
+    found: dict[str, dict[str, str]] = {}
+    for words, wrapper in GUARANTEES.items():
+        try:
+            fitted = wrapper.fitted(method)
+        except UsageError as error:
+            found[words] = {"refused": str(error)}
+            continue
+        odd = misfit(fitted, [wrapper])
+        found[words] = {"refused": odd[1]} if odd else ledger(fitted, [wrapper])
+    return found
+
+
+def show_coverage(console: Console, found: Mapping[str, Mapping[str, str]]) -> None:
+    """Print which guarantee covers what."""
+    console.print("what covers it:")
+    for words, told in found.items():
+        console.print(f"  {words}", markup=False)
+        for name, what in told.items():
+            console.print(f"    {name}: {what}", markup=False)
+    console.print()
+
+
+def show_audit(found: Mapping[str, Any]) -> None:
+    """Print what an audit found."""
+    console = Console(highlight=False)
+    promise = ", ".join(f"{name} = {value:.3g}" for name, value in found["privacy"].items()) or "none"
+    console.print(f"[bold]{found['method']}[/bold], uploads of round {found['round']}; promised: {promise}\n")
+    table = Table(box=None, pad_edge=False)
+    for column in ("target", "attack", "AUC", "TPR at 1 % FPR"):
+        table.add_column(column, overflow="fold")
+    for row in found["membership"]:
+        table.add_row(row["target"], row["attack"], plainly(row["auc"]), plainly(row["tpr"]))
+    console.print("membership: who was trained on (AUC .5 is guessing)")
+    console.print(table)
+    shares = found["label_shares"]
+    if shares:
+        console.print(
+            f"\nlabel shares of {shares['clients']} clients read off their updates: "
+            f"correlation {plainly(shares)}; by guessing {shares['guessing']:.3f}"
+        )
+    step = found["reconstruction"]
+    told = step.get("skipped") or f"likeness {step['likeness']:.4f} to the nearest of {step['samples']} samples"
+    console.print(f"\na sample read off a step on it alone: {told}")

@@ -1,0 +1,144 @@
+"""Things of a user's own, from a file outside the package: by `package.module:Name` and by entry point."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from smallest import small_experiment
+
+from fedstill.core.errors import UsageError
+from fedstill.core.method import Method, methods
+from fedstill.core.registry import Registry, importing_only
+from fedstill.core.value import build_named, plain
+from fedstill.experiment.run import resume, start
+from fedstill.methods import FedAvg
+
+SOURCE = """
+from dataclasses import dataclass
+from typing import Any
+from fedstill.core.record import Carries, State, carries, record
+from fedstill.core.turn import Wrapper
+from fedstill.data.partition import IID
+from fedstill.methods import FedAvg
+from fedstill.parts.attacks import SignFlip
+from fedstill.parts.averaging import Averaging, Broadcast
+from fedstill.parts.gather import Remember, Update
+
+@record
+class Upload:
+    weights: State = carries(Carries.WEIGHTS)
+    mood: int = carries("how the client feels")
+
+@dataclass(frozen=True)
+class Mine(Averaging):
+    paper = "none"
+    def client(self, env: Any, state: Any, down: Broadcast, data: Any) -> tuple[Any, Upload]:
+        state, upload = FedAvg(lr=self.lr, epochs=1, gather=self.gather).client(env, state, down, data)
+        return state, Upload(upload.weights, 3)
+    def template(self, env: Any) -> Upload:
+        return Upload(env.form(), 0)
+
+@dataclass(frozen=True)
+class Shy(FedAvg):
+    def client(self, env, state, down, data):
+        return None
+
+@dataclass(frozen=True)
+class MyGather(Remember): ...
+@dataclass(frozen=True)
+class MyAttack(SignFlip): ...
+@dataclass(frozen=True)
+class MyWrapper(Wrapper): ...
+@dataclass(frozen=True)
+class MySplit(IID): ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of a user's own, in the folder they are in."""
+    (tmp_path / "users_own.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    yield "users_own"
+    sys.modules.pop("users_own", None)
+    while str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+def test_parts_from_a_file_outside_run_are_written_and_resumed(own: str, runs: Path) -> None:
+    plan = small_experiment(
+        {"name": f"{own}:Mine", "lr": 0.05, "gather": f"{own}:MyGather"},
+        attack=f"{own}:MyAttack",
+        malicious=0.5,
+        wrappers=f"{own}:MyWrapper",
+        partition=f"{own}:MySplit",
+        rounds=1,
+    )
+    start(plan, out=runs, name="own")
+    written = json.loads((runs / "own" / "experiment.json").read_text())
+    assert written["method"]["name"] == f"{own}:Mine"
+    assert written["method"]["gather"]["name"] == f"{own}:MyGather"
+    assert [written[part]["name"] for part in ("attack", "partition")] == [f"{own}:MyAttack", f"{own}:MySplit"]
+    assert written["wrappers"] == [{"name": f"{own}:MyWrapper"}]
+    result = resume(runs / "own", rounds=2)
+    assert result.models == ["active", "overall"]
+    assert set(result.rows[-1]["bytes"]["up"]) == {"weights", "mood"}
+    assert plan.method.leaves_client()["mood"] == "how the client feels"
+
+
+def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("mine", f"{own}:Mine", "fedstill.method")
+    monkeypatch.setattr(
+        "fedstill.core.registry.entry_points", lambda group: [entry] if group == "fedstill.method" else []
+    )
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(methods, "_entries", dict(methods._entries))
+    assert "mine" in list(methods)
+    made: Any = build_named(Method, {"name": "mine", "lr": 0.5})
+    assert plain(made)["name"] == "mine"
+    assert made.lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("users_own:Yours", "method = 'users_own:Yours': users_own has no Yours"),
+        ("not_there:Mine", "method = 'not_there:Mine': cannot import not_there: ModuleNotFoundError"),
+        ("users_own:Upload", "method = 'users_own:Upload': must be a subclass of Method"),
+        (FedAvg, r"method = FedAvg: is a class; give a value of it, FedAvg\(…\)"),
+        (7, "method = 7: must be a name, a table with a name, or a value"),
+        ("users_own:Shy", r"Shy\.client: annotate what it returns"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(own: str, spec: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}"):
+        small_experiment(spec)
+
+
+def test_a_value_of_the_wrong_kind_is_refused_when_it_is_made() -> None:
+    with pytest.raises(UsageError, match=r"^lr = 'x': must be a number$"):
+        FedAvg(lr="x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^epochs = 2\.5: must be a whole number$"):
+        FedAvg(epochs=2.5)  # type: ignore[arg-type]
+
+
+def test_a_subclass_that_nobody_registered_is_called_by_its_module() -> None:
+    @dataclass(frozen=True)
+    class Inside(FedAvg): ...
+
+    with pytest.raises(UsageError, match="register it under a name, or define it at the top of a module"):
+        plain(Inside())
+
+
+def test_a_site_imports_only_what_its_operator_named(own: str) -> None:
+    with importing_only(frozenset({"users_own:MyGather"})):
+        with pytest.raises(UsageError, match=r"^method users_own:Mine: not imported here"):
+            build_named(Method, "users_own:Mine")
+        assert "users_own" not in sys.modules
+        gathers: Registry[Any] = Registry("gather")
+        assert gathers["users_own:MyGather"].__name__ == "MyGather"
