@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedstill.cli_app import Debug, Json, app, apply_settings, choices, finish, names, read_plan
+from fedstill.cli_reading import Ignore, KindOf, Label, Resize, SiteColumn, Step, Text, Time, Window
 
 TRACKED = ("per-class",)
 """What --track can also report."""
@@ -31,15 +32,15 @@ def run(
             help="Data set, table, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Of a table: the column of the classes.")] = None,
-    site: Annotated[str | None, typer.Option(help="Of a table: the column of the sites; each is a client.")] = None,
-    time: Annotated[str | None, typer.Option(help="Of a table: the column of time; rows become windows.")] = None,
-    window: Annotated[int | None, typer.Option(help="Rows of a window.")] = None,
-    step: Annotated[int | None, typer.Option(help="Rows from one window to the next. [the window]")] = None,
-    text: Annotated[str | None, typer.Option(help="Of a table: the column of texts.")] = None,
-    ignore: Annotated[str | None, typer.Option(help="Of a table: comma-separated columns that are not read.")] = None,
-    kind: Annotated[str | None, typer.Option(help="image, series, table, tokens or plain. [by shape]")] = None,
-    resize: Annotated[int | None, typer.Option(help="Scale images of an image folder to this side.")] = None,
+    label: Label = None,
+    site: SiteColumn = None,
+    time: Time = None,
+    window: Window = None,
+    step: Step = None,
+    text: Text = None,
+    ignore: Ignore = None,
+    kind: KindOf = None,
+    resize: Resize = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
     active: Annotated[
         float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")

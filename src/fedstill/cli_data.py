@@ -7,6 +7,18 @@ from typing import Annotated, Any
 import typer
 
 from fedstill.cli_app import Debug, Json, app, names
+from fedstill.cli_reading import (
+    Ignore,
+    KindOf,
+    Label,
+    Resize,
+    SiteColumn,
+    Step,
+    Text,
+    Time,
+    Window,
+    reading_of,
+)
 
 
 @app.command("data")
@@ -17,29 +29,26 @@ def look_at_data(
             help="A data set, an image folder, a table or an .npz file.", autocompletion=names("data", files=True)
         ),
     ],
-    label: Annotated[str | None, typer.Option(help="The column of the classes.")] = None,
-    site: Annotated[str | None, typer.Option(help="The column of the sites; each becomes a client.")] = None,
-    time: Annotated[str | None, typer.Option(help="The column of time: rows become windows of series.")] = None,
-    window: Annotated[int | None, typer.Option(help="Rows of a window.")] = None,
-    step: Annotated[int | None, typer.Option(help="Rows from one window to the next. [the window]")] = None,
-    text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
-    ignore: Annotated[str | None, typer.Option(help="Comma-separated columns that are not read.")] = None,
-    kind: Annotated[str | None, typer.Option(help="image, series, table, tokens or plain. [by shape]")] = None,
-    resize: Annotated[int | None, typer.Option(help="Scale images of an image folder to this side.")] = None,
+    label: Label = None,
+    site: SiteColumn = None,
+    time: Time = None,
+    window: Window = None,
+    step: Step = None,
+    text: Text = None,
+    ignore: Ignore = None,
+    kind: KindOf = None,
+    resize: Resize = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Look at data before it runs: columns, missing values, classes, sites, and what each method would do with them."""
-    from fedstill.core.value import build
-    from fedstill.data import Reading, load
+    from fedstill.data import load
     from fedstill.data.look import look
 
-    told = {
-        "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
-        "kind": kind, "resize": resize,
-    }  # fmt: skip
-    told = {name: value for name, value in told.items() if value is not None}
-    dataset = load(data, build(Reading, told) if told else None)
+    reading = reading_of(
+        label=label, site=site, time=time, window=window, step=step, text=text, ignore=ignore, kind=kind, resize=resize
+    )
+    dataset = load(data, reading)
     seen, plans = look(dataset), _plans(dataset)
     if as_json:
         print(json.dumps({**asdict(seen), "methods": plans}, indent=1, ensure_ascii=False))

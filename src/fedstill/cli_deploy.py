@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill.cli_app import Debug, Json, app
+from fedstill.cli_reading import Ignore, KindOf, Label, Step, Text, Time, Window, reading_of
 
 STATE = Path("~/.fedstill/hub")
 Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
@@ -140,7 +141,14 @@ def keys(
 def site(
     hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
     key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
-    data: Annotated[str, typer.Option(help="The site's data: .npz file, image folder or a data set's name.")] = "",
+    data: Annotated[str, typer.Option(help="The site's data: table, .npz file, image folder or a name.")] = "",
+    label: Label = None,
+    time: Time = None,
+    window: Window = None,
+    step: Step = None,
+    text: Text = None,
+    ignore: Ignore = None,
+    kind: KindOf = None,
     model: Annotated[str, typer.Option(help="The site's model. [as the experiment says]")] = "auto",
     state: Annotated[Path, typer.Option(help="What the site keeps between rounds.")] = Path("~/.fedstill/site"),
     ca: Ca = None,
@@ -165,14 +173,17 @@ def site(
         print(approved(state.expanduser(), approve))
         return
     rules = read_policy(policy, tuple(only or ()))
+    reading = reading_of(label=label, time=time, window=window, step=step, text=text, ignore=ignore, kind=kind)
     if explain:
         print(sites.explain(rules))
+        if data:
+            print(sites.introduction(data, reading))
         return
     for option, value in {"--hub": hub, "--data": data}.items():
         if not value:
             raise UsageError(f"{option} is missing")
     print(sites.explain(rules), file=sys.stderr)
-    sites.site(hub, data, state, key, name, ca, insecure, model, public, device, rules)
+    sites.site(hub, data, state, key, name, ca, insecure, model, public, device, rules, reading)
 
 
 @app.command()

@@ -10,10 +10,11 @@ from types import FunctionType
 from typing import Any, Literal
 
 import fedstill.methods
+import fedstill.parts.backdoor
 import fedstill.parts.client_privacy
 import fedstill.parts.compression
 import fedstill.parts.privacy
-import fedstill.parts.robust
+import fedstill.parts.robust_means
 import fedstill.parts.secure_sums  # noqa: F401
 from fedstill.core import rng
 from fedstill.core.errors import UsageError
@@ -27,6 +28,7 @@ from fedstill.data.sources import load, may_have_sites
 from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
+from fedstill.parts.collusion import Collusion
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class Experiment(Value):
             )
         if not self.method.federated:
             self._in_one_place()
+        if isinstance(self.attack, Collusion):
+            self._known_to_each_other()
         if self.workers not in ("auto", "inline", "threads") and not (self.workers.isdigit() and int(self.workers)):
             raise UsageError(f"workers = {self.workers}: must be a number ≥ 1, auto, inline or threads")
         Scorer.of(self.metric, self.metrics)  # an unknown name is an error
@@ -162,6 +166,14 @@ class Experiment(Value):
         if odd := misfit(self.method, chain):
             what = "attack" if odd[0] is self.attack else "wrappers"
             raise UsageError(f"{what} = {plain(odd[0])['name']}: {odd[1]}")
+
+    def _known_to_each_other(self) -> None:
+        """Refuse attackers that know of each other where they cannot, or where updates are not readable to them."""
+        name = plain(self.attack)["name"]
+        if self.transport != "local":
+            raise UsageError(f"attack = {name}: its attackers know each other's updates, so transport must be local")
+        if self.wrappers:
+            raise UsageError(f"attack = {name}: its attackers know each other's updates, so there can be no wrappers")
 
     def _in_one_place(self) -> None:
         """Refuse what needs clients."""

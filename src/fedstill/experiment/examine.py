@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedstill.core.facts import Truth, derive
 from fedstill.core.loop import Round, Transport
@@ -14,6 +15,8 @@ from fedstill.core.turn import method_state
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Marks, mean_marks
 from fedstill.experiment.stage import Stage
+from fedstill.parts.backdoor import Backdoor
+from fedstill.parts.learner import predict
 
 
 class Examiner:
@@ -43,6 +46,10 @@ class Examiner:
         for name, weights in self.plan.method.models(env, done.server).items():
             answers = self.exam.answers(self.env.module(weights, whose.get(name)))
             found[name] = self.exam.scores(answers)
+            if isinstance(self.plan.attack, Backdoor):
+                found[name]["attack_success"] = self.trapped(
+                    self.env.module(weights, whose.get(name)), self.plan.attack
+                )
             if self.plan.per_class:
                 found[name]["per_class"] = self.exam.per_class(answers.correct)
         trained = [(w, r.client) for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
@@ -50,6 +57,11 @@ class Examiner:
             after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
             found[next(iter(found))]["per_class_after_training"] = after
         return {**found, **self._own()}
+
+    def trapped(self, module: nn.Module, attack: Backdoor) -> float:
+        """The share of test samples of other classes that, with the trigger, are taken for the target."""
+        inputs = attack.trap(self.exam.pool).inputs().to(self.env.device)
+        return float((predict(module, inputs).argmax(-1) == attack.target).float().mean())
 
     def _own(self) -> dict[str, Any]:
         """The clients' own models, examined when they have changed."""

@@ -139,6 +139,14 @@ for _metric in (
 ):  # fmt: skip
     metrics.register(_metric.key)(_metric)
 
+ATTACK_SUCCESS = Shown(
+    "attack_success",
+    "attack success",
+    "samples with the backdoor's trigger that are taken for its target",
+    direction=-1,
+)
+"""Reported of every model in a run under a backdoor attack."""
+
 ALWAYS = ("amp", "fm", "wlp", "accuracy")
 """The metrics every run reports."""
 METRICS: tuple[Shown, ...] = tuple(metrics[name].in_run(measures["accuracy"]) for name in ALWAYS)
@@ -151,6 +159,8 @@ class Scorer:
 
     measure: Measure
     reported: tuple[Metric, ...]
+    beside: tuple[Shown, ...] = ()
+    """How numbers are shown that somebody else finds: `attack_success`."""
 
     @classmethod
     def of(cls, measure: str = "accuracy", more: Iterable[str] = ()) -> "Scorer":
@@ -174,7 +184,7 @@ class Scorer:
     @property
     def shown(self) -> list[Shown]:
         """How each of the metrics is shown."""
-        return [metric.in_run(self.measure) for metric in self.reported]
+        return [*(metric.in_run(self.measure) for metric in self.reported), *self.beside]
 
     def scores(
         self, each: Sequence[Mapping[str, float | None]], samples: Sequence[int], whole: Mapping[str, float | None]

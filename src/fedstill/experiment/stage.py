@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ from fedstill.data.summary import agreed, common_classes, pooled, recast, summar
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.fingerprint import Fingerprint, fingerprint
-from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
 from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
+from fedstill.parts.backdoor import Backdoor
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,8 @@ def _exam(
         local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
         pool, whole = tests, torch.arange(len(tests))
     scorer = Scorer.of(experiment.metric, experiment.metrics)
+    if isinstance(experiment.attack, Backdoor):
+        scorer = replace(scorer, beside=(ATTACK_SUCCESS,))
     return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
 
 

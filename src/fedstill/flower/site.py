@@ -28,6 +28,7 @@ from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, method_state, turn
 from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
+from fedstill.data.reading import Reading
 from fedstill.data.samples import Samples
 from fedstill.data.summary import summary
 from fedstill.experiment.config import Experiment, experiment
@@ -88,9 +89,10 @@ class Site:
         device: str = "cpu",
         policy: Policy | None = None,
         report: Callable[[str], None] = lambda text: None,
+        reading: Reading | None = None,
     ) -> None:
         self.name = name
-        self.own: Own = read_own(data)
+        self.own: Own = read_own(data, reading)
         self.state = state
         self.model = model
         self.public = public

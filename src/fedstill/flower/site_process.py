@@ -10,6 +10,9 @@ from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
+from fedstill.data.own import read_own
+from fedstill.data.reading import Reading
+from fedstill.data.summary import disclosed, summary
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.flwr_env import prepare
 from fedstill.flower.messages import Enrol, Refusal, checked_name, question, readable
@@ -30,6 +33,7 @@ def site(
     public: str | None = None,
     device: str = "cpu",
     policy: Policy | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Answer the hub's questions until told to stop (SIGINT, SIGTERM)."""
     if insecure == (key is not None):
@@ -56,7 +60,7 @@ def site(
         node = WarmNode(Line(hub, root, key, insecure), home, report, policy.turn_bytes + (8 << 20))
         for sign in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sign, lambda *_: node.stop())
-        worker = Worker(Job(title, data, home, model, public, device, policy), report)
+        worker = Worker(Job(title, data, home, model, public, device, policy, reading), report)
         try:
             worker.start()
             report(f"site {title}: {worker.described}")
@@ -95,6 +99,14 @@ class Answering:
         return Refusal(run="", site=self.name, why=why).dumps()
 
 
+def introduction(data: str, reading: Reading | None) -> str:
+    """The very numbers that a site with these data tells when a run begins."""
+    own = read_own(data, reading)
+    return "\n".join(
+        ["Of these data it tells:", *(f"  {line}" for line in disclosed(summary(own.train, own.class_names)))]
+    )
+
+
 def explain(policy: Policy) -> str:
     """What leaves a site, from the methods' own declarations, and what its policy refuses."""
     import fedstill.methods  # noqa: F401 (registers them)
@@ -102,8 +114,10 @@ def explain(policy: Policy) -> str:
     names = policy.methods or tuple(methods)
     lines = [
         "What leaves this site:",
-        "  when a run begins   its name, its model's name, how many samples it trains and tests on, the images' form,",
-        "                      their mean and deviation per channel and lowest value, the names of its classes,",
+        "  when a run begins   its name, its model's name, how many samples it trains and tests on, their form",
+        "                      (images: size and lowest value; tables: names of columns and of their categories),",
+        "                      mean and deviation of every channel or column of numbers, how many are not missing,",
+        "                      the names of its classes,",
         "                      a checksum of its data under a secret of its own, the last round it took part in,",
         "                      and a checksum of the public set where the method needs one",
         "  after every turn    what the method uploads (below), and how many seconds the turn took",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError
+from fedstill.data.reading import Reading
 from fedstill.flower.policy import Policy
 
 LOOK = 0.1
@@ -44,6 +45,7 @@ class Job:
     public: str | None = None
     device: str = "cpu"
     policy: Policy = field(default_factory=Policy)
+    reading: Reading | None = None
 
 
 class Worker:
@@ -127,7 +129,7 @@ def _work(pipe: Connection, job: Job) -> None:
         _put(pipe, "report", text.encode())
 
     try:
-        site = Site(job.name, job.data, job.state, job.model, job.public, job.device, job.policy, report)
+        site = Site(job.name, job.data, job.state, job.model, job.public, job.device, job.policy, report, job.reading)
     except Exception as error:
         text = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
         _put(pipe, "failed", text.encode())
