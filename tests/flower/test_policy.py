@@ -334,3 +334,15 @@ def test_models_of_the_wrong_form_are_refused(site: Callable[..., Site]) -> None
     assert isinstance(hub.exam(weights=dict.fromkeys(good, "text")), Refusal)
     assert isinstance(hub.exam(weights=7), Refusal)
     assert isinstance(hub.exam(round=1), Marks)
+
+
+def test_a_state_that_was_changed_is_not_used(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """One bit of a generator flipped on the site's disk: the turn is refused, not trained to other bits."""
+    kf = {"method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "noise": 8, "channels": 4}}
+    hub = Hub(Site("site-a", str(sites_data["site-a"]), tmp_path / "state"), **kf)
+    assert not isinstance(hub.task(), Refusal)
+    (file,) = (tmp_path / "state" / "runs").glob("*/*.safetensors")
+    spoilt = bytearray(file.read_bytes())
+    spoilt[-1] ^= 1
+    file.write_bytes(bytes(spoilt))
+    assert "changed or is damaged" in hub.task(round=1).why

@@ -62,7 +62,7 @@ def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequ
 
 def misnamed(model: str, named: Sequence[str]) -> str | None:
     """Why the hub does not take a model by this name from a site: code that only a site names is never imported."""
-    if model == "auto" or model in models or model in named:
+    if model == "auto" or model in named or (":" not in model and model in models):
         return None
     return f"model {model!r}: neither one of fedstill's ({', '.join(models)}) nor named by the experiment"
 
