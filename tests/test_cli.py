@@ -1,15 +1,20 @@
 """The user's commands, end to end: what they print, what they write, how they fail."""
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 
+from fedstill import cli_app
 from fedstill.cli import main
+from fedstill.experiment.config import Experiment
 from fedstill.report.catalogue import methods
 
 SMALL = "--data digits --samples 400 --clients 6 --active 0.5 --alpha 0.5 --rounds 2 --workers inline --set epochs=1"
@@ -315,3 +320,15 @@ def test_a_report_does_not_write_over_what_is_not_a_page_of_ours(
     assert (tmp_path / "notes.html").read_text() == "mine"
     for _ in range(2):  # its own page it writes again
         assert call(f"report {a_run} -o {tmp_path / 'page.html'}", capsys)[0] == 0
+
+
+def test_run_has_an_option_for_every_setting_that_asks_for_one_and_shows_its_default() -> None:
+    """A setting's field says that it is an option; the words in brackets at the end of its help are its default."""
+    options = {p.name: p for p in typer.main.get_command(cli_app.app).commands["run"].params}  # type: ignore[attr-defined]
+    for field in fields(Experiment):
+        if not field.metadata.get("option"):
+            continue
+        assert field.name in options, field.name
+        shown = re.search(r"\[([^\]]+)\]$", options[field.name].help)
+        if shown and isinstance(field.default, int | float | str) and field.name != "workers":
+            assert type(field.default)(shown[1]) == field.default, field.name

@@ -31,7 +31,6 @@ _HOMES = {
     "Env": "fedstill.core.method",
     "Method": "fedstill.core.method",
     "Reply": "fedstill.core.method",
-    "methods": "fedstill.core.method",
     "record": "fedstill.core.record",
     "carries": "fedstill.core.record",
     "Carries": "fedstill.core.record",
@@ -47,6 +46,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if name == "methods":  # the package of that name, which is their registry too
+        return importlib.import_module("fedstill.methods")
     if home is None and not name[0].isupper():  # a module, not a method: nothing to load for it
         raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
     if home is None:
@@ -58,4 +59,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOMES, *importlib.import_module("fedstill.methods").__all__])
+    return sorted(["methods", *_HOMES, *importlib.import_module("fedstill.methods").__all__])

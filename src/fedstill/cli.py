@@ -53,6 +53,9 @@ def run(
         typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]", autocompletion=names("partitions")),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="End the run after this many evaluated rounds without a better AMP.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream. [1]")] = None,
     samples: Annotated[int | None, typer.Option(help="Stratified subset of this many training samples.")] = None,
     model: Annotated[
@@ -125,7 +128,8 @@ def run(
     plan = read_plan(what)
     given = {
         "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
-        "seed": seed, "samples": samples, "model": model, "public": _number(public), "local_test": local_test,
+        "patience": patience, "seed": seed, "samples": samples, "model": model, "public": _number(public),
+        "local_test": local_test,
         "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
         "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
         "kind": kind, "resize": resize,
@@ -230,19 +234,25 @@ def show(
 @app.command()
 def predict(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
-    image: Annotated[Path, typer.Argument(help="An image file.")],
+    image: Annotated[Path, typer.Argument(help="An image, a .npy file with a sample, or a table with rows.")],
     which: Annotated[
         str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Classify an image with a run's model."""
+    """Classify an image, or the rows of a table, with a run's model."""
+    from fedstill.data.columns import is_table
     from fedstill.experiment.export import classify
+    from fedstill.experiment.predict_rows import classify_rows
 
-    found = classify(path, image, which)
+    found = classify_rows(path, image, which) if is_table(image) else classify(path, image, which)
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
+    elif "rows" in found:
+        print("row,class,probability")
+        for row in found["rows"]:
+            print(f"{row['row']},{row['class']},{row['probability']:.3f}")
     else:
         for label, share in list(found["probabilities"].items())[:3]:
             print(f"{label:<16} {share:.3f}")

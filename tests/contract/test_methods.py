@@ -10,6 +10,8 @@ import pytest
 import torch
 from smallest import same_bits, small_experiment, small_method
 
+import fedstill as fs
+import fedstill.methods
 from fedstill.core.errors import UsageError
 from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
@@ -31,6 +33,15 @@ def last_state(path: Path) -> Any:
     assert state is not None
     assert notes == []
     return state
+
+
+def test_methods_are_the_same_thing_before_and_after_one_is_touched() -> None:
+    assert fs.methods is fedstill.methods
+    assert fs.methods["fedavg"] is fs.FedAvg is fedstill.methods.fedavg.FedAvg
+    assert "fedkf" in fs.methods
+    assert list(fs.methods) == list(methods)
+    assert len(fs.methods) == len(methods)
+    assert {fs.methods: 1}[fedstill.methods] == 1, "still a module like others"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -113,6 +124,17 @@ def test_bytes_are_those_of_the_messages_and_messages_survive_the_wire(name: str
         again = loads(dumps(reply.upload))
         assert type(again) is type(reply.upload)
         assert same_bits(again, reply.upload)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if methods[name].one_download])
+def test_a_download_that_is_said_to_be_the_same_for_all_is(name: str) -> None:
+    """After a round, so that the server has something to tell; to nobody in particular, and to two clients."""
+    plan, ready = staged(name, clients=3, active=1.0, samples=150)
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        server = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1)).server
+    for_all, first, second = (plan.method.download(ready.env.at(1, k), server) for k in (None, 0, 2))
+    assert same_bits(for_all, first)
+    assert same_bits(first, second)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from fedstill.core.record import dumps, loads
-from fedstill.core.shelf import Shelf, Storage, reopen
+from fedstill.core.record import dumps, loads, record
+from fedstill.core.shelf import Shelf, Storage, reopen, shelves
 
 
 def value(x: float) -> dict[str, torch.Tensor]:
@@ -35,14 +36,33 @@ def test_beyond_the_limit_entries_live_in_files(tmp_path: Path) -> None:
 
 def test_a_manifest_brings_it_back_and_new_entries_only_are_written(tmp_path: Path) -> None:
     shelf = Shelf("slots", Storage(tmp_path)).put(0, {1: value(1.0)})
+    shelf.save()
     data = dumps((shelf,))
     first = (tmp_path / "slots" / "1-0.safetensors").stat().st_mtime_ns
     more = shelf.put(1, {2: value(2.0)})
-    dumps((more,))
+    more.save()
+    assert (tmp_path / "slots" / "2-1.safetensors").exists()
     assert (tmp_path / "slots" / "1-0.safetensors").stat().st_mtime_ns == first
     back = loads(data, reopen(Storage(tmp_path)))[0]
     assert list(back) == [1]
     assert torch.equal(back[1]["w"], value(1.0)["w"])
+
+
+def test_writing_a_record_writes_no_shelf_and_an_unsaved_one_is_refused(tmp_path: Path) -> None:
+    shelf = Shelf("slots", Storage(tmp_path)).put(0, {4: value(1.0)})
+    with pytest.raises(TypeError, match=r"shelf slots: client 4 is not on disk; save the shelf before its record"):
+        dumps((shelf,))
+    assert list(tmp_path.iterdir()) == []
+
+
+@record
+class Holder:
+    inner: dict[str, tuple[Shelf, ...]]
+
+
+def test_shelves_are_found_wherever_they_are_in_a_record() -> None:
+    one, two = Shelf("one"), Shelf("two")
+    assert [s.name for s in shelves((Holder({"a": (one,)}), [two], None, 3))] == ["one", "two"]
 
 
 def test_without_a_folder_a_temporary_one_is_used() -> None:

@@ -185,3 +185,17 @@ def test_wrong_clients_are_told_in_one_line(clients, line):
     with pytest.raises(DataError) as error:
         load_clients(clients)
     assert str(error.value) == line
+
+
+def test_labels_that_begin_at_one_are_the_classes_that_occur():
+    """Ten labels 1 … 10 are ten classes, numbered 0 … 9, each named by the user's own number."""
+    data = load((np.zeros((10, 6, 5), np.uint8), np.arange(1, 11)))
+    assert data.classes == 10
+    assert data.class_names == tuple(map(str, range(1, 11)))
+    assert data.train.y.tolist() == list(range(10))
+
+
+def test_a_quantity_is_not_taken_for_classes():
+    with pytest.raises(DataError, match="y holds 300 different decimal numbers: a quantity, not classes"):
+        load((np.zeros((300, 6, 5), np.uint8), np.arange(300, dtype=float)))
+    assert load((np.zeros((300, 6, 5), np.uint8), np.arange(300.0) % 2)).classes == 2

@@ -311,11 +311,12 @@ def test_a_missing_folder_is_told(monkeypatch, tmp_path):
 
 
 def test_wrong_names_and_paths(tmp_path):
-    assert told("minst").startswith("unknown data set 'minst'; did you mean mnist? known: cifar10, ")
+    assert told("minst").startswith("unknown data set 'minst'; did you mean mnist? known: ")
     assert told("no/such/place") == "no/such/place: no such file or folder"
     assert told("nothing.npz") == "nothing.npz: no such file or folder"
     (tmp_path / "notes.txt").write_text("hello")
-    assert told(tmp_path / "notes.txt") == f"{tmp_path / 'notes.txt'}: neither a folder nor an .npz file"
+    wrong = f"{tmp_path / 'notes.txt'}: neither a folder nor a file of .npz, .csv"
+    assert told(tmp_path / "notes.txt").startswith(wrong)
 
 
 def test_found_says_where(home, monkeypatch):

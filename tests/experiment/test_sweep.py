@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedstill import cli
 from fedstill.core.errors import UsageError
-from fedstill.experiment import sweep
+from fedstill.experiment import batch, sweep
+from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
 
 WORDS = [
@@ -109,3 +111,22 @@ def test_a_wrong_value_names_its_point(tmp_path: Path, capsys: pytest.CaptureFix
     assert call("fedavg", "--grid", "lr=0.1,-1", *WORDS, "--out", str(tmp_path)) == 2
     assert "fedstill: lr=-1: lr = -1.0: must be > 0" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_on_other_data_is_not_kept(tmp_path: Path) -> None:
+    """The file behind a name was replaced: the run that is there says nothing about the new one."""
+    file, rng = tmp_path / "own.npz", np.random.default_rng(0)
+
+    def write() -> None:
+        np.savez(file, x_train=rng.integers(0, 255, (40, 8, 8), np.uint8), y_train=np.arange(40) % 2)
+
+    write()
+    plan = experiment({"data": str(file), "clients": 2, "active": 1.0, "rounds": 1, "method": {"name": "fedavg"}})
+    job = batch.job(plan, tmp_path / "runs")
+    assert batch.run_all([job]) == {}
+    heard: list[str] = []
+    assert batch.run_all([job], tell=lambda news: heard.append(news.what)) == {}
+    assert heard == ["kept"]
+    write()
+    batch._fingerprint_now.cache_clear()
+    assert "finished on other data" in batch.run_all([job])[job.path]

@@ -110,12 +110,26 @@ def test_noise_is_the_same_on_the_same_samples_and_download_only() -> None:
     down = plan.method.download(env, plan.method.init_server(ready.env))
     changed = replace(data, y=(data.y + 1) % 10)
     later = replace(down, weights={n: w + 1 for n, w in down.weights.items()})
-    seeds = [noise.seed(env, down, data), noise.seed(env, down, changed), noise.seed(env, later, data)]
-    seeds += [noise.seed(ready.env.at(2, 2), down, data), noise.seed(ready.env.at(1, 3), down, data)]
+    seeds = [noise.seed(env, down, data, ""), noise.seed(env, down, changed, ""), noise.seed(env, later, data, "")]
+    seeds += [noise.seed(ready.env.at(2, 2), down, data, ""), noise.seed(ready.env.at(1, 3), down, data, "")]
     assert len(set(seeds)) == 5
-    assert noise.seed(env, down, data) == seeds[0]
-    free = replace(noise, keyed=False)
-    assert free.seed(env, down, data) != free.seed(env, down, data)
+    assert noise.seed(env, down, data, "") == seeds[0]
+    assert noise.seed(env, down, data, "a secret") not in seeds
+
+
+def test_a_deployed_client_keeps_a_secret_that_its_noise_depends_on() -> None:
+    """The first turns of two sites with the same samples differ; a turn taken again from the same state does not."""
+    plan = private(private={"turns": 2})
+    ready, own = stage(plan, Storage()), plan.wrappers[0].deployed()
+    env, party = ready.env.at(0, 2), Party(ready.party(2).data, (own,))
+    down = plan.method.download(env, plan.method.init_server(ready.env))
+    (one, first), (two, second) = (turn(plan.method, env, party, None, down) for _ in range(2))
+    assert not same_bits(first, second)
+    assert one.own.secret != two.own.secret
+    later = ready.env.at(1, 2)
+    again = [turn(plan.method, later, party, one, down) for _ in range(2)]
+    assert same_bits(again[0][1], again[1][1])
+    assert again[0][0].own.secret == one.own.secret
 
 
 def test_more_privacy_is_less_accuracy() -> None:

@@ -53,7 +53,7 @@ def rounds(
     for t in range(start, until):
         here = env.at(t)
         began = time.perf_counter()
-        downs = {k: method.download(env.at(t, k), server) for k in sample(t)}
+        downs = downloads(method, here, server, sample(t))
         sent = time.perf_counter()
         replies = transport.exchange(here, downs)
         trained = time.perf_counter()
@@ -67,6 +67,13 @@ def rounds(
         counted = {"down": _total(downs.values()), "up": _total(r.upload for r in replies if r.upload is not None)}
         spent = {"download": sent - began, "clients": trained - sent, "server": ended - trained}
         yield Round(t, server, good, missing, counted, spent)
+
+
+def downloads(method: Method[Any, Any, Any, Any], env: Env, server: Any, clients: Sequence[int]) -> dict[int, Any]:
+    """What each of these clients gets in this round: one and the same record where the method says so."""
+    if method.one_download and clients:
+        return dict.fromkeys(clients, method.download(env, server))
+    return {k: method.download(env.at(env.round, k), server) for k in clients}
 
 
 REFUSED = "refused: "

@@ -128,8 +128,16 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
+    one_download: ClassVar[bool] = False
+    """True where `download` gives every client the same, which is then made and written once a round (`env.client`
+    is None). It belongs to the `download` beside it: a class that overrides `download` says it again."""
     federated: ClassVar[bool] = True
     """False for the yardstick that has all clients' training samples in one place."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "download" in cls.__dict__ and "one_download" not in cls.__dict__:
+            cls.one_download = False
 
     @abstractmethod
     def init_server(self, env: Env) -> S:

@@ -163,7 +163,7 @@ class Persistent:
     """A part of a record that keeps its entries in files of its own and is written as a manifest of them."""
 
     def manifest(self) -> Any:
-        """Make sure everything is on disk and return, as JSON, where."""
+        """Where its entries are, as JSON; whoever writes the record has them written first."""
         raise TypeError(f"{type(self).__name__} cannot leave this process")
 
 

@@ -2,14 +2,15 @@
 
 A shelf is an immutable mapping from clients to values; `put` gives another shelf that shares all other entries. Only
 clients that were seen have an entry. When the entries outgrow a limit they move to files and are memory-mapped when
-read; a checkpoint writes only the entries that are new, and a manifest of the rest.
+read. `save` writes the entries that are not in a file yet: whoever writes a record with a shelf in it saves the shelf
+first, and the record holds only a manifest of its files.
 """
 
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class Shelf(Mapping[int, Any], record.Persistent):
 
     name: str
     storage: Storage = field(default_factory=Storage)
-    entries: Mapping[int, Entry] = field(default_factory=dict)
+    entries: dict[int, Entry] = field(default_factory=dict)
     held: int = 0
 
     def put(self, version: int, values: Mapping[int, Any]) -> "Shelf":
@@ -79,18 +80,38 @@ class Shelf(Mapping[int, Any], record.Persistent):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def manifest(self) -> dict[str, Any]:
-        """Write the entries that are only in memory; return which file holds whom."""
+    def save(self) -> None:
+        """Write the entries that are only in memory; their values stay there too."""
         for client, entry in self.entries.items():
             if entry.file is None:
-                filed = self._filed(client, entry, keep=True)
-                self.entries[client] = filed  # type: ignore[index]  # the same value, now also on disk
+                self.entries[client] = self._filed(client, entry, keep=True)  # the same value, now also on disk
+
+    def manifest(self) -> dict[str, Any]:
+        """Which file holds whom; all must be written (`save`)."""
+        unsaved = next((client for client, entry in self.entries.items() if entry.file is None), None)
+        if unsaved is not None:
+            raise TypeError(f"shelf {self.name}: client {unsaved} is not on disk; save the shelf before its record")
         return {"name": self.name, "versions": {str(k): e.version for k, e in self.entries.items()}}
 
     def _filed(self, client: int, entry: Entry, keep: bool) -> Entry:
         file = self.storage.path / self.name / f"{client}-{entry.version}.safetensors"
         record.save(file, entry.value)
         return Entry(entry.version, entry.size, entry.value if keep else None, file)
+
+
+def shelves(value: Any) -> Iterator[Shelf]:
+    """All shelves inside a record."""
+    if isinstance(value, Shelf):
+        yield value
+    elif is_dataclass(value):
+        for f in fields(value):
+            yield from shelves(value.__dict__[f.name])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from shelves(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from shelves(item)
 
 
 def reopen(storage: Storage) -> Callable[[Any], Shelf]:

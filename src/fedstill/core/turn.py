@@ -65,6 +65,10 @@ class Wrapper(Value, ABC):
         """
         return self
 
+    def deployed(self) -> "Wrapper":
+        """The wrapper as it is where every party has a machine of its own; `UsageError` where it cannot be."""
+        return self
+
     def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
         """What to report of a round; `states` are those of its clients after it, where they are known here."""
         return {}

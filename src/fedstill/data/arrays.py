@@ -101,14 +101,21 @@ def texts(values: Any) -> tuple[str, ...]:
 def numbered(
     where: str, parts: Mapping[str, Any], class_names: tuple[str, ...]
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Labels as numbers, and the names of the classes: labels that are texts are numbered in alphabetical order.
+    """Labels as numbers, and the names of the classes.
+
+    Labels that are texts are numbered in alphabetical order. Whole numbers that do not begin at 0 are numbered from 0
+    in their order, and keep their own number as a name.
 
     >>> numbered("mine", {"train": ["dog", "cat"], "test": ["dog"]}, ())[1]
     ('cat', 'dog')
+    >>> found, names = numbered("mine", {"train": [1, 2, 3]}, ())
+    >>> found["train"].tolist(), names
+    ([0, 1, 2], ('1', '2', '3'))
     """
     found = {part: as_array(where, "y", values) for part, values in parts.items()}
     if not all(values.dtype.kind in "UST" for values in found.values()):
-        return found, class_names
+        empty = any(not values.size for values in found.values())
+        return (found, class_names) if class_names or empty else _from_zero(where, found)
     found = {part: values.astype(str) for part, values in found.items()}
     names = class_names or tuple(np.unique(np.concatenate([v.ravel() for v in found.values()])).tolist())
     number = {name: place for place, name in enumerate(names)}
@@ -118,6 +125,19 @@ def numbered(
             raise DataError(f"{where}: {part} label {strange[0]!r} is none of {', '.join(names)}")
         found[part] = np.array([number[label] for label in values.ravel().tolist()], np.int64)
     return found, names
+
+
+def _from_zero(where: str, labels: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Labels of a data set whose smallest is not 0, numbered from 0; all others as they are, and without names."""
+    whole = {part: _labels(f"{where}, {part} part", values) for part, values in labels.items()}
+    occurring = np.unique(np.concatenate(list(whole.values())))
+    if occurring[0] == 0 or len(occurring) < 2:
+        return labels, ()
+    return {part: np.searchsorted(occurring, values) for part, values in whole.items()}, texts(occurring)
+
+
+MOST_CLASSES = 100
+"""So many different numbers with a decimal point are still taken for classes."""
 
 
 def count_classes(where: str, train: Sequence[Samples], test: Samples | None = None) -> int:
@@ -166,6 +186,11 @@ def _labels(where: str, y: Any) -> NDArray[np.int64]:
     wrong = ~(np.isfinite(array) & (array >= 0) & (array == np.floor(array)))
     if wrong.any():
         raise DataError(f"{where}: label {array[wrong][0]} of sample {first_row(wrong)}; must be a whole number ≥ 0")
+    if array.dtype.kind == "f" and (different := len(np.unique(array))) > MOST_CLASSES:
+        raise DataError(
+            f"{where}: y holds {different} different decimal numbers: a quantity, not classes (regression is not "
+            "supported); if they are classes, give them as whole numbers"
+        )
     return writable(array.astype(np.int64))
 
 

@@ -201,7 +201,7 @@ def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
         )
 
 
-def _numbers(where: str, name: str, column: pa.ChunkedArray) -> Floats:
+def numbers_of(where: str, name: str, column: pa.ChunkedArray) -> Floats:
     """A column as float32, NaN where a value is missing; dates as days since 1970."""
     kind = column.type
     try:
@@ -236,24 +236,29 @@ def _rows(
     count = len(roles.numeric)
     x = np.empty((table.num_rows, count + len(roles.categorical)), np.float32)
     for place, name in enumerate(roles.numeric):
-        x[:, place] = _numbers(where, name, table.column(name))
+        x[:, place] = numbers_of(where, name, table.column(name))
     categories = []
     for place, name in enumerate(roles.categorical, count):
-        x[:, place], known = _codes(where, name, table.column(name), reading, is_test)
+        known = _categories(name, table.column(name), reading, is_test)
+        x[:, place] = codes_of(where, name, table.column(name), known)
         categories.append(known)
     train = x if not is_test.any() else x[~is_test]
     return x, Table.of(train, roles.numeric, roles.categorical, tuple(categories))
 
 
-def _codes(
-    where: str, name: str, column: pa.ChunkedArray, reading: Reading, is_test: NDArray[np.bool_]
-) -> tuple[Floats, tuple[str, ...]]:
-    """Codes of a column of categories (NaN: missing), and the categories: those declared, or of the training rows."""
+def _categories(name: str, column: pa.ChunkedArray, reading: Reading, is_test: NDArray[np.bool_]) -> tuple[str, ...]:
+    """The categories of a column: those declared, or those of the training rows."""
+    declared = reading.declared.get(name)
+    if declared is not None:
+        return declared
     texts = pc.cast(column, pa.string())
-    known = reading.declared.get(name)
-    if known is None:
-        seen = texts if not is_test.any() else texts.filter(pa.array(~is_test))
-        known = tuple(sorted(v for v in pc.unique(seen).to_pylist() if v is not None))
+    seen = texts if not is_test.any() else texts.filter(pa.array(~is_test))
+    return tuple(sorted(v for v in pc.unique(seen).to_pylist() if v is not None))
+
+
+def codes_of(where: str, name: str, column: pa.ChunkedArray, known: tuple[str, ...]) -> Floats:
+    """Codes of a column of categories (NaN: missing); a category that is not known is refused."""
+    texts = pc.cast(column, pa.string())
     codes = pc.index_in(texts, pa.array(list(known), pa.string()))
     strange = pc.and_(pc.is_null(codes), pc.is_valid(texts))
     if pc.any(strange).as_py():
@@ -262,7 +267,7 @@ def _codes(
             f"{where}: row {row + 1:,}, column {name!r}: unknown category {texts[row].as_py()!r}; "
             f"known: {listed(known)}"
         )
-    return np.asarray(pc.cast(codes, pa.float64()).to_numpy(), np.float32), known
+    return np.asarray(pc.cast(codes, pa.float64()).to_numpy(), np.float32)
 
 
 def _windows(
@@ -313,7 +318,7 @@ def _series(
     x = np.empty((len(starts), len(names), window), np.float32)
     rows = starts[:, None] + np.arange(window)
     for channel, name in enumerate(names):
-        values = _numbers(where, name, table.column(name))
+        values = numbers_of(where, name, table.column(name))
         train = values[~is_test]
         gaps = np.isnan(values)
         if gaps.any():

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.run import resume, start
+from fedstill.experiment.stage import data_fingerprint
 from fedstill.experiment.watcher import Watcher
 
 
@@ -65,6 +67,27 @@ def finished(path: Path) -> bool:
         return False
 
 
+def other_data(job: Job) -> str | None:
+    """What is wrong with keeping a finished run: its data are not those of its name or path today; None: nothing.
+
+    Data that are not on this machine cannot be compared; the run is kept then.
+    """
+    had = json.loads((job.path / "experiment.json").read_text()).get("fingerprint")
+    try:
+        now = had and _fingerprint_now(job.plan.data, job.plan.public, job.plan.reading)
+    except FedstillError:
+        return None
+    if had == now:
+        return None
+    return f"finished on other data (fingerprint {had}, {job.plan.data} has {now} now): move {job.path} away"
+
+
+@cache
+def _fingerprint_now(data: str, public: Any, reading: Any) -> str:
+    """The fingerprint of data given by a name or path; read once, however many runs use them."""
+    return data_fingerprint(Experiment(data=data, public=public, reading=reading))
+
+
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -82,12 +105,15 @@ def run_all(
     """
     unique = list({j.path: j for j in jobs}.values())
     missing = []
-    for one in unique:
-        if finished(one.path):
-            tell(News(one, "kept"))
-        else:
-            missing.append(one)
     failed: dict[Path, str] = {}
+    for one in unique:
+        if not finished(one.path):
+            missing.append(one)
+        elif wrong := other_data(one):
+            failed[one.path] = wrong
+            tell(News(one, "failed", reason=wrong))
+        else:
+            tell(News(one, "kept"))
     busy: dict[Connection, tuple[Job, Any]] = {}
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     try:

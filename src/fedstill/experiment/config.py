@@ -155,6 +155,8 @@ class Experiment(Value):
             raise UsageError(f"malicious = {max(self.malicious):g}: there are only {self.clients} clients, from 0")
         for wrapper in self.wrappers:
             object.__setattr__(self, "method", wrapper.fitted(self.method))
+        if self.transport == "flower":
+            object.__setattr__(self, "wrappers", tuple(wrapper.deployed() for wrapper in self.wrappers))
         gather = getattr(self.method, "gather", None)
         if gather is not None and (wrong := gather.misfit(self.method)):
             raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")

@@ -15,8 +15,10 @@ from fedstill.core.record import State
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import method_state
 from fedstill.data import Samples
+from fedstill.data.columns import ArrowStream, from_frame
 from fedstill.data.forms import About, as_array, stored, writable
 from fedstill.data.pixels import brought_to, fit
+from fedstill.data.rows import rows_like
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.result import principal, views
 from fedstill.experiment.rundir import Checkpoint, RunDir
@@ -55,6 +57,8 @@ class Ready(nn.Module):
 
     def raw(self, x: Any) -> Tensor:
         """Checked raw inputs from arrays, tensors or lists: many samples, or a single one."""
+        if isinstance(x, ArrowStream):  # a frame, its columns known by name
+            x = rows_like(self._brought, from_frame(x), "x")
         array = x.detach().cpu().numpy() if isinstance(x, Tensor) else as_array("x", "x", x)
         shape, dtype = tuple(self._brought.blank(1).shape[1:]), self.signature.stored
         if array.shape == shape or (shape[0] == 1 and array.shape == shape[1:]):

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError, UsageError
-from fedstill.core.shelf import Shelf, Storage, reopen
+from fedstill.core.shelf import Shelf, Storage, reopen, shelves
 
 
 @record.record
@@ -110,6 +110,8 @@ class RunDir:
     def checkpoint(self, state: Checkpoint) -> None:
         """Write a checkpoint; keep it and the one before, and drop what no kept one needs."""
         with _Writing(self.path):
+            for shelf in shelves(state):
+                shelf.save()
             data = record.dumps(state)
             file = self._file(state.round)
             record.write(file, data)
@@ -174,18 +176,6 @@ class RunDir:
 
     def _file(self, rounds: int) -> Path:
         return self.path / "checkpoints" / f"{rounds:06d}.safetensors"
-
-
-def shelves(value: Any) -> Iterator[Shelf]:
-    """All shelves inside a record."""
-    if isinstance(value, Shelf):
-        yield value
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from shelves(getattr(value, name))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from shelves(item)
 
 
 class _Writing:

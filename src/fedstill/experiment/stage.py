@@ -71,10 +71,9 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     raw, dataset = dataset, fitted(dataset, pixels_of(specs))
     public_classes: int | None = None
     public_set: Samples | None
-    if isinstance(experiment.public, str) and experiment.public != "train":
-        reading = experiment.reading if is_table(Path(experiment.public)) else None
-        sets.append(load(experiment.public, reading))
-        other = fitted(sets[-1], pixels_of(specs))
+    if (public_data := _public_data(experiment)) is not None:
+        sets.append(public_data)
+        other = fitted(public_data, pixels_of(specs))
         public_set = _alike(other.train, dataset, experiment.public)
         if other.class_names != dataset.class_names:
             public_classes = other.classes
@@ -144,6 +143,19 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
 
 
 Indices = tuple[np.ndarray[Any, Any], ...]
+
+
+def data_fingerprint(experiment: Experiment) -> str:
+    """The fingerprint of an experiment's data as they are now, before any is dealt."""
+    sets = [_data(experiment)[0], _public_data(experiment)]
+    return fingerprint([part for part in sets if part is not None], (), ()).data
+
+
+def _public_data(experiment: Experiment) -> Dataset | None:
+    """The data set that is public, where it is one of its own."""
+    if not isinstance(experiment.public, str) or experiment.public == "train":
+        return None
+    return load(experiment.public, experiment.reading if is_table(Path(experiment.public)) else None)
 
 
 def _data(experiment: Experiment) -> tuple[Dataset, Dataset, np.ndarray[Any, Any], Indices | None, Indices | None]:

@@ -1,5 +1,14 @@
-"""The methods, one file each; importing this registers them all."""
+"""The methods, one file each; importing this registers them all.
 
+The package is their registry too: `fs.methods["fedavg"]`, `list(fs.methods)`, `@fs.methods.register("mine")`.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from fedstill.core.method import methods as _registry
 from fedstill.methods.ccvr import CCVR
 from fedstill.methods.centralised import Centralised
 from fedstill.methods.co_boosting import CoBoosting
@@ -72,3 +81,27 @@ __all__ = [
     "Moon",
     "Scaffold",
 ]
+
+register = _registry.register
+
+
+class _RegistryPackage(ModuleType, Mapping[str, Any]):
+    """A package that answers by name what is registered in it."""
+
+    __hash__ = ModuleType.__hash__
+    __eq__ = ModuleType.__eq__
+
+    def __getitem__(self, name: str) -> Any:
+        return _registry[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _registry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_registry)
+
+    def __len__(self) -> int:
+        return len(_registry)
+
+
+sys.modules[__name__].__class__ = _RegistryPackage

@@ -37,6 +37,7 @@ class Centralised(LocalTraining, Method[Trained, OptimizerState, Broadcast, Trai
 
     paper = "none: all data in one place, the yardstick above any federation"
     federated = False
+    one_download = True
     epochs: int = setting(1, ge=1, doc="epochs over all samples in a round (FedAvg with E and C sees as many in C·E)")
 
     def init_server(self, env: Env) -> Trained:

@@ -43,6 +43,7 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
 
     one_architecture = False
     private_learners = 1
+    one_download = True
     epochs: int = setting(50, ge=1, doc="local epochs in a round (E)")
     gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
 

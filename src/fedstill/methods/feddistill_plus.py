@@ -62,6 +62,7 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
     paper = "Jeong et al., Federated Distillation and Augmentation under Non-IID Private Data, 2018"
     private_learners = 1
     one_architecture = False  # of each instance: whether it shares weights
+    one_download = True
     share_weights: bool = setting(True, doc="also average weights; false: class logits only, networks may differ")
     gamma: float = setting(1.0, ge=0, doc="weight of the distillation")
     gather: Gather = setting(

@@ -43,6 +43,7 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
 
     paper = "Zhang et al., Fine-tuning Global Model via Data-Free Knowledge Distillation for Non-IID FL, CVPR 2022"
     private_learners = 1
+    one_download = True
     generator_lr: float = setting(1e-2, gt=0, doc="Adam's rate for the generator")
     iterations: int = setting(10, ge=1, doc="turns of generator and student in a round")
     generator_steps: int = setting(1, ge=1, doc="steps of the generator in a turn")

@@ -47,6 +47,7 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
     """FedAvg whose clients also learn from generated features of every class, and agree with them on their own."""
 
     paper = "Zhu et al., Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021"
+    one_download = True
     noise: int = setting(32, ge=1, doc="length of the generator's noise")
     hidden: int = setting(256, ge=1, doc="width of the generator's hidden layer")
     form: Literal["one-hot", "embeddings"] = setting(

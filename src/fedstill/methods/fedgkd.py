@@ -45,6 +45,7 @@ class FedGKD(LocalTraining, Method[Recent, Any, Lesson, Update]):
     paper = "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, 2024"
     private_learners = 1
     server_sums = "samples"
+    one_download = True
     gamma: float = setting(0.2, ge=0, doc="weight of the distillation (γ)")
     buffer: int = setting(5, ge=1, doc="how many global models teach")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")

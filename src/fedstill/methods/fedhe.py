@@ -50,6 +50,7 @@ class FedHe(LocalTraining, Method[ClassWisdom, Private, ClassWisdom, MeanLogits]
     paper = "Chan and Ngai, FedHe: Heterogeneous Models and Communication-Efficient Federated Learning, MSN 2021"
     private_learners = 1
     one_architecture = False
+    one_download = True
     lr: float = setting(1e-3, gt=0, doc="learning rate of the clients")
     epochs: int = setting(1, ge=1, doc="local epochs in a round (E)")
     optimizer: Optimizer = setting("adam", doc="sgd or adam")

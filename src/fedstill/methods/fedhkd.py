@@ -63,6 +63,7 @@ class FedHKD(Averaging):
     """CE + λ ‖σ(head(H_c)/T) − Q_c‖ + γ ‖features(x) − H_y‖; λ = γ = 0 is FedAvg."""
 
     paper = "Chen, Wang, Vikalo, The Best of Both Worlds: Data-Free Hyper-Knowledge Distillation, ICLR 2023"
+    one_download = True
     lam: float = setting(0.05, ge=0, doc="weight of the head's agreement with the global soft predictions (λ)")
     gamma: float = setting(0.05, ge=0, doc="weight of the features' distance from the global ones (γ)")
     temperature: float = setting(0.5, gt=0, doc="temperature of the soft predictions (T)")

@@ -183,6 +183,8 @@ class KnowledgeFusion(Averaging):
 class FedKF(KnowledgeFusion):
     """The overall-clients aggregate ŵ teaches; w and ŵ go down."""
 
+    one_download = True
+
     def download(self, env: Env, server: Global) -> Teaching:
         """w and ŵ (line 6)."""
         return Teaching(server.weights, self.gather.models(env, server.memory).get("overall"))
@@ -192,6 +194,8 @@ class FedKF(KnowledgeFusion):
 @dataclass(frozen=True)
 class FedKFMinus(KnowledgeFusion):
     """The active model w teaches: no extra download."""
+
+    one_download = True
 
     def download(self, env: Env, server: Global) -> Teaching:
         """w alone."""

@@ -91,6 +91,7 @@ class FedProto(PrototypeExchange):
     """Algorithm 1: local prototypes up, their mean per class down."""
 
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
+    one_download = True
 
     def init_server(self, env: Env) -> GlobalPrototypes:
         """No prototypes yet."""

@@ -39,6 +39,7 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
     private_learners = 2
     server_sums = "plain"
+    one_download = True
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
     lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")

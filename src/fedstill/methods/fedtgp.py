@@ -50,6 +50,7 @@ class FedTGP(PrototypeExchange):
     """Clients as in FedProto; the server trains prototypes by contrast with a margin δ = min(gap of classes, τ)."""
 
     paper = "Zhang et al., FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning, 2024"
+    one_download = True
     tau: float = setting(100.0, gt=0, doc="largest margin (τ)")
     server_epochs: int = setting(100, ge=1, doc="passes over the round's prototypes (S)")
     server_lr: float = setting(0.01, gt=0, doc="learning rate of the server")

@@ -48,6 +48,7 @@ class Local(LocalTraining, Method[Tally, Alone, Nothing, Steps]):
 
     paper = "none: every client alone, the yardstick below any federation"
     one_architecture = False
+    one_download = True
 
     def init_server(self, env: Env) -> Tally:
         """Nobody has taken a step."""

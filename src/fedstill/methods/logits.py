@@ -31,6 +31,7 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
     needs_public = True
     one_architecture = False
     private_learners = 1
+    one_download = True
     lr: float = setting(1e-3, gt=0, doc="learning rate of the clients")
     epochs: int = setting(1, ge=1, doc="epochs on the private set in a round")
     optimizer: Optimizer = setting("adam", doc="sgd or adam")

@@ -61,6 +61,7 @@ class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
     private_learners = 1
     server_sums = "plain"
+    one_download = True
     server_lr: float = setting(1.0, gt=0, doc="step size of the server (η_g)")
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
 

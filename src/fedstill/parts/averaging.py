@@ -30,6 +30,7 @@ class Broadcast:
 class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
     """The half that weight-averaging methods share: w goes down, w_k comes up, the server averages."""
 
+    one_download = True
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
 
     def init_server(self, env: Env) -> Global:

@@ -73,6 +73,10 @@ class PrivateClients(Wrapper):
         assert known.active is not None
         return replace(known, noise=client_noise(known.epsilon, known.clients, known.active, rounds, known.delta))
 
+    def deployed(self) -> "PrivateClients":
+        """Whoever knows the seed could take keyed noise off again."""
+        return replace(self, keyed=False)
+
     def effects(self, upload: type) -> Mapping[str, str]:
         """Everything additive is covered; the rest is a counter."""
         limit = "noise on the sum" if self.epsilon is None else f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})"

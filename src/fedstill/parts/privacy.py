@@ -47,11 +47,12 @@ NOT_COVERED = {
 
 @record.record
 class Budget:
-    """What a client keeps of its privacy: all it has released, ε of it, and the turns it took."""
+    """What a client keeps of its privacy: all it has released, ε of it, the turns it took, and its noise's secret."""
 
     releases: tuple[Release, ...]
     epsilon: float
     turns: int
+    secret: str
 
 
 @wrappers.register("private-samples")
@@ -64,7 +65,9 @@ class PrivateSamples(Wrapper):
     clip: float = setting(1.0, gt=0, doc="norm that each sample's gradient is clipped to")
     noise: float | None = setting(None, gt=0, doc="σ of the noise in units of clip; none: found from ε and δ")
     turns: int | None = setting(None, ge=1, doc="turns of a client that ε is planned for; none: the most of the run")
-    keyed: bool = setting(True, doc="noise from the run's seed (to repeat a simulation); false: from the machine")
+    keyed: bool = setting(
+        True, doc="noise follows from the run's seed (to repeat a simulation); false: from a secret of the client's too"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,6 +87,10 @@ class PrivateSamples(Wrapper):
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "PrivateSamples":
         """ε is planned for as many turns as the busiest client has."""
         return self if self.turns else replace(self, turns=turns)
+
+    def deployed(self) -> "PrivateSamples":
+        """Every site has a secret of its own."""
+        return replace(self, keyed=False)
 
     def effects(self, upload: type) -> Mapping[str, str]:
         """Which fields the guarantee covers."""
@@ -111,7 +118,7 @@ class PrivateSamples(Wrapper):
 
         def private(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
             budget, inner = apart(state)
-            budget = budget or Budget((), 0.0, 0)
+            budget = budget or Budget((), 0.0, 0, "" if self.keyed else secrets.token_hex(16))
             if not len(data):  # nothing to protect, and nothing to draw from
                 inner, upload = turn(env, inner, down, data)
                 return Beside(budget, inner), upload
@@ -120,11 +127,11 @@ class PrivateSamples(Wrapper):
             spent = sample_epsilon(releases, self.delta)
             if self.epsilon is not None and spent > self.epsilon * (1 + 1e-9):
                 raise Abstains(f"privacy: ε = {self.epsilon:g} would be exceeded ({budget.epsilon:.3g} spent so far)")
-            guard = SampleGuard(costs.noise, self.clip, self.seed(env, down, data), env.device)
+            guard = SampleGuard(costs.noise, self.clip, self.seed(env, down, data, budget.secret), env.device)
             inner, upload = turn(replace(env, guard=guard), inner, down, data)
             if guard.released > costs.count:
                 raise RunError(f"client {env.client}: {guard.released} noisy steps where {costs.count} were counted")
-            return Beside(Budget(releases, spent, budget.turns + 1), inner), upload
+            return Beside(Budget(releases, spent, budget.turns + 1, budget.secret), inner), upload
 
         return private
 
@@ -134,15 +141,14 @@ class PrivateSamples(Wrapper):
         spent = {str(client): budget.epsilon for client, budget in budgets.items() if budget}
         return {"epsilon_spent": spent, "delta": self.delta}
 
-    def seed(self, env: Env, down: Any, data: Any) -> int:
-        """The seed of a turn's noise.
+    def seed(self, env: Env, down: Any, data: Any, secret: str) -> int:
+        """The seed of a turn's noise, from everything the turn sees.
 
-        Keyed, it depends on everything the turn sees: repeated after a resume it gives the same noise on the same
-        samples and download, so nothing new is released; on any other samples or download it gives other noise.
+        A turn that is taken again (a run was resumed, an answer was lost) has the same noise on the same samples and
+        download, so nothing new is released; any other samples or download meet other noise. The secret, where the
+        client has one, never leaves it: the run's seed alone does not give the noise away.
         """
-        if not self.keyed:
-            return secrets.randbits(62)
-        return rng.key(env.seed, f"private {fingerprint(down, data)}", env.round, env.client)
+        return rng.key(env.seed, f"private {secret} {fingerprint(down, data)}", env.round, env.client)
 
 
 def fingerprint(down: Any, data: Any) -> str:

@@ -101,6 +101,10 @@ class SecureSums(Wrapper):
         told = "masked: the server learns the sum over the round's clients only"
         return {f.name: told for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
 
+    def deployed(self) -> "SecureSums":
+        """Not yet: a site would send its upload as it is."""
+        raise UsageError("wrappers = secure-sums: simulated only; in a deployed run the hub would see every upload")
+
     def around(self, method: AnyMethod, turn: Turn) -> Turn:
         """The turn; a client that is lost before its vector arrives keeps the state it had."""
 

@@ -7,7 +7,10 @@ from itertools import accumulate
 from typing import Any
 
 import fedstill.methods  # noqa: F401 (registers them)
-from fedstill.core.method import methods
+from fedstill.core.errors import FedstillError
+from fedstill.core.method import Method, methods
+from fedstill.core.turn import Wrapper, ledger
+from fedstill.core.value import build_named
 from fedstill.experiment.config import toml
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
@@ -82,7 +85,9 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
         for chapter, members in keys
     ]
     found = [_run(result, shared) for _, result in runs.values()]
-    carried = {g["method"]: methods[g["method"]].leaves_client() for g in groups if g["method"] in methods}
+    carried: dict[str, dict[str, str]] = {}
+    for _, result in runs.values():
+        carried.setdefault(result.experiment["method"]["name"], {}).update(_leaves(result.experiment))
     whole: dict[str, Any] = finite(
         {
             "metrics": [metric.plain() for metric in tables.metrics_of(r for _, r in runs.values())],
@@ -96,6 +101,18 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
         }
     )
     return whole
+
+
+def _leaves(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Field by field, what left the clients of a run and what was done to it; nothing of a method that is not here."""
+    if plan["method"]["name"] not in methods:
+        return {}
+    try:
+        chain = [build_named(Wrapper, wrapper) for wrapper in plan.get("wrappers", [])]
+        method: Any = build_named(Method, plan["method"])  # type: ignore[type-abstract]
+        return ledger(method, chain)
+    except FedstillError:  # settings of another version
+        return dict(methods[plan["method"]["name"]].leaves_client())
 
 
 class _Shared:

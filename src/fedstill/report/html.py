@@ -13,7 +13,7 @@ import fedstill
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import write as write_file
 from fedstill.experiment.result import Result
-from fedstill.report import sections, tables
+from fedstill.report import privacy_page, sections, tables
 from fedstill.report.digest import Series, digest, series_of
 from fedstill.report.figures import plots
 
@@ -34,6 +34,7 @@ _LINKS = {
     "partition": "Partition",
     "trust": "Trust",
     "pictures": "Pictures",
+    "privacy": "Privacy",
     "leaves": "What leaves",
     "runs": "Runs",
 }
@@ -82,6 +83,7 @@ def page(
     notes = [*notes, *_words(series), *unpainted]
     results = list({id(r): r for line in series for r in line.runs}.values())
     health = sections.health(results)
+    kept = privacy_page.section_of(results)
     parts = {
         "title": escape(title),
         "subtitle": escape(_subtitle(results)),
@@ -91,12 +93,14 @@ def page(
         "summary": sections.summary(series),
         "charts": asset("charts.html"),
         "pictures": sections.gallery(figures),
+        "privacy": kept,
         "leaves": sections.leaves(data),
         "runs": sections.runs(data, command),
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
         "js": asset("charts.js") + asset("page.js") + asset("shell.js"),
     }
-    there = {"health": health, "lead": lead, "pictures": figures, "trust": any("trust" in run for run in data["runs"])}
+    there: dict[str, Any] = {"health": health, "lead": lead, "pictures": figures, "privacy": kept}
+    there["trust"] = any("trust" in run for run in data["runs"])
     links = {target: name or lead_name for target, name in _LINKS.items() if there.get(target, True)}
     return fill(parts, links)
 

@@ -60,10 +60,11 @@ class Processes:
         tries = dict.fromkeys(downs, 0)
         replies: dict[int, Reply[Any]] = {}
         new: dict[int, Any] = {}
+        written: dict[int, bytes] = {}  # by the download's identity: one that is the same for all is written once
         while len(replies) < len(downs):
             for worker in self.workers:
                 if worker.client is None and waiting:
-                    self._start(worker, env, waiting.pop(0), downs)
+                    self._start(worker, env, waiting.pop(0), downs, written)
             busy = {w.pipe: w for w in self.workers if w.client is not None}
             for pipe in wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
@@ -107,11 +108,17 @@ class Processes:
         fresh = self._hire()
         worker.process, worker.pipe = fresh.process, fresh.pipe
 
-    def _start(self, worker: Worker, env: Env, client: int, downs: Mapping[int, Any]) -> None:
+    def _start(
+        self, worker: Worker, env: Env, client: int, downs: Mapping[int, Any], written: dict[int, bytes]
+    ) -> None:
         worker.client = client
+        down = downs[client]
+        if id(down) not in written:
+            written[id(down)] = record.dumps(down)
         try:
             worker.pipe.send_bytes(json.dumps({"round": env.round, "client": client}).encode())
-            worker.pipe.send_bytes(record.dumps((self.states.get(client), downs[client])))
+            worker.pipe.send_bytes(record.dumps(self.states.get(client)))
+            worker.pipe.send_bytes(written[id(down)])
         except (BrokenPipeError, ConnectionError):
             pass  # the worker is dead: reading from it will say so
 
@@ -137,7 +144,7 @@ def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party:
     while True:
         try:
             job = json.loads(pipe.recv_bytes())
-            state, down = record.loads(pipe.recv_bytes())
+            state, down = record.loads(pipe.recv_bytes()), record.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return
         here = env.at(job["round"], job["client"])

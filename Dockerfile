@@ -1,0 +1,11 @@
+# One image for hub, site and deploy: docker build -t fedstill . && docker run --rm fedstill --help
+FROM python:3.11-slim
+RUN useradd --create-home --uid 10001 fedstill
+WORKDIR /opt/fedstill
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src src
+RUN pip install --no-cache-dir -c constraints.txt "torch==$(sed -n 's/^torch==//p' constraints.txt)" \
+ && pip install --no-cache-dir -c constraints.txt ".[flower]"
+USER fedstill
+ENV OMP_NUM_THREADS=1
+ENTRYPOINT ["fedstill"]

@@ -1,0 +1,69 @@
+"""The page's section on privacy: ε that clients spent, round by round, and what an audit learnt."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fedstill.experiment.inference import plainly
+from fedstill.experiment.result import Result
+from fedstill.experiment.rundir import RunDir
+from fedstill.report.sections import cell, section, table
+
+SHOWN = 8
+"""Rounds shown for each run, evenly spread; the last one always."""
+
+
+def section_of(results: Sequence[Result]) -> str:
+    """A table of ε for runs that promise privacy, one of audits for runs that have one; empty where neither is."""
+    spent = [row for result in results for row in _spent(result)]
+    audits = [row for result in results for row in _audit(result)]
+    parts = []
+    if spent:
+        head = ["run", "round", "ε by client", "δ"]
+        parts.append(table(head, spent, left=(2,)))
+    if audits:
+        head = ["run", "promised", "target", "attack", "AUC", "TPR at 1 % FPR"]
+        parts.append("<h3>Audits</h3>" + table(head, audits, left=(1, 2, 3)))
+    if not parts:
+        return ""
+    about = (
+        "ε that a client has spent so far, at δ: the smaller, the less can be told of any one sample (or, where it "
+        "says all, of any one client). An audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % "
+        "intervals."
+    )
+    return section("privacy", "Privacy", *parts, about=about)
+
+
+def _name(result: Result) -> str:
+    return cell(f"<code>{escape('run' if result.run_dir is None else str(result.run_dir))}</code>", "name")
+
+
+def _spent(result: Result) -> list[str]:
+    """A row for some of the rounds, with every client's ε up to then."""
+    known: dict[str, float] = {}
+    rows = []
+    for row in result.rows:
+        facts = row.get("facts", {})
+        known |= facts.get("epsilon_spent", {})
+        if "epsilon_clients" in facts:
+            known["all"] = facts["epsilon_clients"]
+        if known:
+            clients = sorted(known, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))
+            told = ", ".join(f"{client}: {known[client]:.3g}" for client in clients)
+            delta = f"{facts['delta']:g}" if "delta" in facts else ""
+            rows.append(_name(result) + cell(str(row["round"])) + cell(escape(told), "left") + cell(delta))
+    every = max(1, -(-len(rows) // SHOWN))
+    return [f"<tr>{row}</tr>" for row in rows[::-1][::every][::-1]]
+
+
+def _audit(result: Result) -> list[str]:
+    found: Mapping[str, Any] | None = None if result.run_dir is None else RunDir(result.run_dir).read("audit.json")
+    if found is None:
+        return []
+    promise = ", ".join(f"{name} = {value:.3g}" for name, value in found["privacy"].items()) or "nothing"
+    rows = []
+    for row in found["membership"]:
+        words = [promise, row["target"], row["attack"]]
+        cells = _name(result) + "".join(cell(escape(text), "left") for text in words)
+        rows.append(f"<tr>{cells}{cell(plainly(row['auc']))}{cell(plainly(row['tpr']))}</tr>")
+    return rows

@@ -1,0 +1,77 @@
+"""What people see of privacy: the page's section, a method's card, and the command that audits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from smallest import small_method
+from typer.testing import CliRunner
+
+from fedstill.cli import app
+from fedstill.experiment.result import Result
+from fedstill.experiment.rundir import RunDir
+from fedstill.report.catalogue import card
+from fedstill.report.digest import digest, series_of
+from fedstill.report.privacy import coverage, show_audit
+from fedstill.report.privacy_page import section_of
+
+INTERVAL = {"value": 0.5, "low": 0.25, "high": 0.75}
+AUDIT = {
+    "method": "fedavg",
+    "round": 3,
+    "privacy": {"epsilon_samples": 1.0, "delta": 1e-3},
+    "membership": [{"target": "model active", "attack": "loss threshold", "auc": INTERVAL, "tpr": INTERVAL}],
+    "label_shares": {**INTERVAL, "guessing": 0.1, "clients": 2},
+    "reconstruction": {"likeness": 0.25, "samples": 50},
+}
+
+
+def rounds(*facts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"round": t + 1, "facts": told, "models": {}, "bytes": {}, "seconds": {}} for t, told in enumerate(facts)]
+
+
+def test_the_page_has_every_clients_epsilon_and_what_an_audit_found(tmp_path: Path) -> None:
+    """Client 1 takes part in the first round only: what it has spent still stands in the second."""
+    folder = RunDir(tmp_path)
+    folder.write("audit.json", AUDIT)
+    told = [{"epsilon_spent": {"0": 0.5, "1": 0.75}, "delta": 1e-5}, {"epsilon_spent": {"0": 0.9}, "delta": 1e-5}]
+    shown = section_of([Result({}, rounds(*told), tmp_path)])
+    assert "0: 0.5, 1: 0.75" in shown
+    assert "0: 0.9, 1: 0.75" in shown
+    assert "epsilon_samples = 1, delta = 0.001" in shown
+    assert "0.500 (0.250 to 0.750)" in shown
+
+
+def test_runs_without_privacy_or_audit_have_no_such_section() -> None:
+    assert section_of([Result({}, rounds({}))]) == ""
+
+
+def test_a_methods_card_says_what_covers_each_field() -> None:
+    found = card("ccvr")["covered_by"]
+    assert found["--private epsilon=8"]["counts"] == "label counts; not covered: read off the labels"
+    assert "needs every client's own upload" in found["--secure-sums"]["refused"]
+    sums = coverage(small_method("fedkf"))["--secure-sums"]
+    assert sums.keys() == {"weights", "change", "version"}
+    shown = CliRunner().invoke(app, ["show", "fedavg"]).output
+    assert "--private epsilon=8" in shown
+    assert "covered: (ε ≤ 8" in shown
+
+
+def test_the_terminal_tells_what_an_audit_found(capsys: Any) -> None:
+    show_audit(AUDIT)
+    out = capsys.readouterr().out
+    assert "promised: epsilon_samples = 1, delta = 0.001" in out
+    assert "0.500 (0.250 to 0.750)" in out
+    assert "likeness 0.2500 to the nearest of 50" in out
+    show_audit({**AUDIT, "privacy": {}, "label_shares": None, "reconstruction": {"skipped": "no weights"}})
+    assert "promised: none" in capsys.readouterr().out
+
+
+def test_what_left_is_told_with_what_was_done_to_it(tmp_path: Path) -> None:
+    words = (
+        f"run fedavg --data digits --samples 200 --clients 2 --active 2 --rounds 1 --workers inline --out {tmp_path}"
+    )
+    runs = CliRunner().invoke(app, [*words.split(), "--compress", "quantise,width=4", "--set", "epochs=1", "--json"])
+    result = Result.read(Path(json.loads(runs.output)["run_dir"]))
+    assert digest(series_of([result]))["leaves"]["fedavg"]["codes"].endswith("4 bits a weight")
+    assert result.experiment["wrappers"] == [{"name": "quantise", "width": 4}]
