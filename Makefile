@@ -37,6 +37,9 @@ check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 	$(BIN)/python -m pytest -n auto tests/core tests/parts tests/data tests/models --cov=fedstill.core --cov=fedstill.parts \
 	  --cov=fedstill.data --cov=fedstill.models --cov-report=term:skip-covered --cov-fail-under=90
 
+docs: $(VENV)/ready ## the site in site/, made from docs/ and the code; opens without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 results: $(VENV)/ready ## tables in README and docs, made from the records in results/; the leaderboard's page
 	$(BIN)/fedstill results pages README.md docs
 	$(BIN)/fedstill leaderboard -o leaderboard.html
@@ -46,6 +49,6 @@ format: $(VENV)/ready ## let ruff format the code
 	$(BIN)/ruff check --fix src tests benchmarks
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
 
-.PHONY: help setup demo test test-deploy test-flwr check results format clean
+.PHONY: help setup demo test test-deploy test-flwr check docs results format clean

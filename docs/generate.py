@@ -1,63 +1,131 @@
-"""Pages of the site that are made from the code: the index of methods, the commands, the settings and the Python names.
+"""Pages of the site that are made from the code: the index of methods, commands, settings, Python names.
 
-MkDocs calls `on_files` (see `mkdocs.yml`); nothing here is written by hand twice.
+MkDocs calls the functions named `on_…` (see `mkdocs.yml`); nothing here is written by hand twice.
 """
 
+import re
+from pathlib import Path
 from typing import Any
 
 import click
 import typer
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import fedstill
 from fedstill.cli import app
+from fedstill.core.method import Method, methods
+from fedstill.experiment.config import Experiment
 from fedstill.report import catalogue
+
+METHODS, OTHERS = "Methods", "How-to"
+"""The sections of `mkdocs.yml` that every method's page joins, and every page that it does not name."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every method's page, and pages that nobody named, into their sections."""
+    assert config.nav is not None
+    named = str(config.nav)
+    others = [page.name for page in sorted(Path(config.docs_dir).glob("*.md")) if f"'{page.name}'" not in named]
+    for section in config.nav:
+        if METHODS in section:
+            section[METHODS].append({"By name": [{name: page_of(name)} for name in methods]})
+        if OTHERS in section:
+            section[OTHERS] += others
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
+    """Add the generated pages, and a page for each method that has none written by hand."""
     pages = {
-        "methods/index.md": methods_index(files),
+        "methods/index.md": methods_index(),
         "reference/commands.md": commands(),
         "reference/settings.md": settings(),
         "reference/python.md": python_names(),
     }
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
+    for name in methods:
+        if files.get_file_from_path(page_of(name)) is None:
+            files.append(File.generated(config, page_of(name), content=f"# {name}\n\n{about(methods[name])}\n"))
     return files
 
 
-def methods_index(files: Files) -> str:
-    """Every method by what it needs, with its page where there is one."""
-    pages = {file.src_uri for file in files}
-    rows = []
-    for entry in catalogue.listing("methods"):
-        card = catalogue.card(entry["name"])
-        page = f"{entry['name']}.md"
-        title = f"[{entry['name']}]({page})" if f"methods/{page}" in pages else f"`{entry['name']}`"
-        rows.append((
-            title, card["about"].split("\n")[0], "yes" if card["needs_public_data"] else "no",
-            "may differ" if card["different_architectures"] else "one for all",
-            ", ".join(dict.fromkeys(card["leaves_client"].values())),
-        ))  # fmt: skip
-    head = ("method", "idea", "public data", "networks", "what leaves a client")
-    return (
-        "# Methods\n\nEvery registered method, read from the code. `fedstill show NAME` prints settings and paper.\n\n"
-        + table(head, rows)
-    )
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put under every method's page what the code says of it."""
+    name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
+    return f"{markdown}\n\n{facts(name)}" if page.file.src_uri == page_of(name) and name in methods else markdown
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that would load anything over the network: the site is to be read without one."""
+    loaded = re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["']?https?:[^"' >]+""", output)
+    if loaded:
+        raise PluginError(f"{page.file.src_uri}: loads something over the network: {loaded.group()}")
+    return output
+
+
+def page_of(name: str) -> str:
+    """Where a method's page stands."""
+    return f"methods/{name}.md"
+
+
+def about(method: type[Method[Any, Any, Any, Any]]) -> str:
+    """A method's first line."""
+    return (method.__doc__ or "").split("\n")[0]
+
+
+def methods_index() -> str:
+    """Every method, grouped by what it needs: public data or not, one network or not."""
+    parts = [
+        "# Methods\n\nEvery registered method by what it needs, read from the code. "
+        "`fedstill show NAME` prints settings and paper.\n"
+    ]
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for name in methods:
+        method = methods[name]
+        public = "With public data" if method.needs_public else "Without public data"
+        networks = "one network for all" if method.one_architecture else "networks may differ"
+        leaves = ", ".join(dict.fromkeys(method.leaves_client().values())) or "nothing"
+        row = (f"[{name}]({name}.md)", about(method), leaves)
+        groups.setdefault(f"{public}, {networks}", []).append(row)
+    for title in sorted(groups, reverse=True):
+        parts.append(f"## {title}\n\n" + table(("method", "idea", "what leaves a client"), groups[title]))
+    return "\n".join(parts)
+
+
+def facts(name: str) -> str:
+    """What leaves a client with a method, what it needs, and its settings."""
+    card = catalogue.card(name)
+    needs = "needs public data" if card["needs_public_data"] else "needs no public data"
+    networks = "networks may differ" if card["different_architectures"] else "one network for all"
+    leaves = [(f"`{field}`", what) for field, what in card["leaves_client"].items()]
+    parts = [f"## From the code\n\n`fedstill run {name}`: {needs}; {networks}."]
+    if leaves:
+        parts.append(table(("leaves a client", "what it carries"), leaves))
+    if card.get("settings"):
+        parts.append(fields(card["settings"]))
+    return "\n\n".join(parts)
 
 
 def commands() -> str:
     """Every command with its words and options, from typer."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
-    parts = ["# Commands\n"]
-    for name in sorted(group.commands):
-        command = group.commands[name]
-        if not command.hidden:
-            parts.append(f"## fedstill {name}\n\n{command.help or ''}\n\n{options(command)}")
+    parts = ["# Commands\n\nFrom the command line's own help: `fedstill COMMAND --help`.\n"]
+    parts += described("fedstill", typer.main.get_command(app))
     return "\n".join(parts)
+
+
+def described(name: str, command: click.Command) -> list[str]:
+    """A command and those below it."""
+    parts = []
+    if name != "fedstill":
+        parts.append(f"## {name}\n\n{command.help or ''}\n\n{options(command)}")
+    for inner in sorted(command.commands) if isinstance(command, click.Group) else ():
+        if not command.commands[inner].hidden:
+            parts += described(f"{name} {inner}", command.commands[inner])
+    return parts
 
 
 def options(command: click.Command) -> str:
@@ -66,28 +134,32 @@ def options(command: click.Command) -> str:
     for parameter in command.params:
         if parameter.name in ("help", "debug"):
             continue
-        title = ", ".join(parameter.opts) if isinstance(parameter, click.Option) else str(parameter.name).upper()
+        option = isinstance(parameter, click.Option)
+        title = ", ".join(parameter.opts) if option else str(parameter.name).upper()
         rows.append((f"`{title}`", str(parameter.to_info_dict().get("help") or "")))
-    return table(("", ""), rows) if rows else ""
+    return table(("word or option", "meaning"), rows) if rows else ""
 
 
 def settings() -> str:
     """Every field of the experiment and of everything registered, with default and meaning."""
-    parts = ["# Settings\n\nEvery setting, from its field. `--set name=value` gives it on the command line.\n"]
-    parts += ["## The experiment\n", fields(catalogue.experiment_settings())]
-    for kind in catalogue.KINDS:
+    parts = [
+        "# Settings\n\nEvery setting, from its field. `--set name=value` gives it on the command line; in a file "
+        "it is a line, or one of its part's table. Those of methods stand on [their pages](../methods/index.md).\n",
+        "## The experiment\n",
+        fields(catalogue.settings_of(Experiment)),
+    ]
+    for kind in sorted(set(catalogue.KINDS) - {"methods"}):
         for entry in catalogue.listing(kind):
-            card = catalogue.card(entry["name"])
-            if card.get("settings"):
-                parts += [f"## {kind}: {entry['name']}\n", fields(card["settings"])]
+            found = catalogue.card(entry["name"]).get("settings")
+            if found:
+                parts += [f"## {kind}: {entry['name']}\n", entry["about"] + "\n", fields(found)]
     return "\n".join(parts)
 
 
 def fields(entries: list[dict[str, Any]]) -> str:
     """A table of settings."""
-    return table(
-        ("setting", "default", "meaning"), [(f"`{e['name']}`", f"`{short(e['default'])}`", e["about"]) for e in entries]
-    )
+    rows = [(f"`{e['name']}`", f"`{short(e['default'])}`", e["about"]) for e in entries]
+    return table(("setting", "default", "meaning"), rows)
 
 
 def short(default: Any) -> str:
@@ -97,10 +169,12 @@ def short(default: Any) -> str:
 
 def python_names() -> str:
     """Everything `import fedstill` offers, from its docstrings."""
+    homes = fedstill.names()
+    values = [name for name in sorted(homes) if homes[name] == "fedstill.methods"]
     parts = ["# Python\n\n```python\nimport fedstill as fs\n```\n"]
-    for name in dir(fedstill):
-        if name in fedstill.names():
-            parts.append(f"::: {fedstill.names()[name]}.{name}\n")
+    parts += [f"## fs.{name}\n\n::: {homes[name]}.{name}\n" for name in sorted(homes) if name not in values]
+    parts.append("## Methods\n\nEach is a class whose fields are its settings: see [its page](../methods/index.md).\n")
+    parts += [f"- `fs.{name}`: {about(getattr(fedstill, name))}" for name in values]
     return "\n".join(parts)
 
 

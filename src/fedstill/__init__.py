@@ -44,19 +44,21 @@ _HOMES = {
 __version__ = "0.1.0"
 
 
+def names() -> dict[str, str]:
+    """Everything `import fedstill` offers: each name, and the module it comes from."""
+    return {**_HOMES, **dict.fromkeys(importlib.import_module("fedstill.methods").__all__, "fedstill.methods")}
+
+
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if name == "methods":  # the package of that name, which is their registry too
         return importlib.import_module("fedstill.methods")
-    if home is None and not name[0].isupper():  # a module, not a method: nothing to load for it
-        raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
+    if home is None and name[0].isupper():  # perhaps a method; nothing is loaded for a module
+        home = names().get(name)
     if home is None:
-        found = importlib.import_module("fedstill.methods")
-        if name not in found.__all__:
-            raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
-        return getattr(found, name)
+        raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
     return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(["methods", *_HOMES, *importlib.import_module("fedstill.methods").__all__])
+    return sorted(["methods", *names()])

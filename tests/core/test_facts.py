@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-import fedstill.parts.domain
+import fedstill.methods.dafkd.domain
 import fedstill.parts.identification  # noqa: F401
 from fedstill.core.facts import Truth, derive
 

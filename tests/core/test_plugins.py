@@ -11,16 +11,23 @@ from typing import Any
 import pytest
 from smallest import small_experiment
 
+from fedstill.cli import main
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method, methods
 from fedstill.core.registry import Registry, importing_only
 from fedstill.core.value import build_named, plain
+from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.methods import FedAvg
+from fedstill.models import build_model
+from fedstill.report.html import report
 
 SOURCE = """
 from dataclasses import dataclass
 from typing import Any
+import numpy as np
+from torch import nn
+from fedstill.experiment.metrics import Metric
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.turn import Wrapper
 from fedstill.data.partition import IID
@@ -56,6 +63,19 @@ class MyAttack(SignFlip): ...
 class MyWrapper(Wrapper): ...
 @dataclass(frozen=True)
 class MySplit(IID): ...
+
+def my_data():
+    x = np.random.default_rng(0).integers(0, 255, (120, 8, 8), dtype=np.uint8)
+    return x, np.arange(120) % 3
+
+class MyModel(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(64, classes)
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+MY_METRIC = Metric("best", "best client", "served best", over=lambda v: max(a for a in v.each if a is not None))
 """
 
 
@@ -91,10 +111,57 @@ def test_parts_from_a_file_outside_run_are_written_and_resumed(own: str, runs: P
     assert plan.method.leaves_client()["mood"] == "how the client feels"
 
 
+def test_data_model_and_metric_of_ones_own_by_config_file_and_command(
+    own: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Written in a config file, run and resumed by command, and shown where the file is no longer imported."""
+    Path("mine.toml").write_text(
+        f"""
+        data = "{own}:my_data"
+        model = "{own}:MyModel"
+        metrics = ["{own}:MY_METRIC"]
+        clients = 3
+        active = 1.0
+        alpha = 1.0
+        rounds = 1
+        workers = "inline"
+        [method]
+        name = "{own}:Mine"
+        """
+    )
+    for words in ("run mine.toml --out runs", "resume runs/users_own.Mine-users_own.my_data-a1-s1 --rounds 2"):
+        with pytest.raises(SystemExit) as leave:
+            main(words.split())
+        assert not leave.value.code, capsys.readouterr().err
+    (run,) = Path("runs").iterdir()
+    result = Result.read(run)
+    scores = result.last("active")
+    assert scores["best"] == max(a for a in scores["accuracy_per_client"] if a is not None)
+    sys.modules.pop(own)
+    Path(f"{own}.py").unlink()
+    report([run], Path("page.html"))
+    page = Path("page.html").read_text()
+    assert '"key":"best","title":"best client"' in page
+    assert f"{own}:Mine" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"metrics": ("users_own:my_data",)}, "metric = 'users_own:my_data': must be a Metric"),
+        ({"metrics": ("users_own:NONE",)}, "metric = 'users_own:NONE': cannot import 'NONE' from users_own"),
+        ({"metric": "users_own:MY_METRIC"}, "metric = 'users_own:MY_METRIC': must be a Measure"),
+    ],
+)
+def test_what_is_no_metric_is_refused_in_one_line(own: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}"):
+        small_experiment("fedavg", **settings)
+
+
 def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("mine", f"{own}:Mine", "fedstill.method")
     monkeypatch.setattr(
-        "fedstill.core.registry.entry_points", lambda group: [entry] if group == "fedstill.method" else []
+        "fedstill.core.registry.declared_in", lambda group: (entry,) if group == "fedstill.method" else ()
     )
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.setattr(methods, "_entries", dict(methods._entries))
@@ -107,7 +174,7 @@ def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("users_own:Yours", "method = 'users_own:Yours': users_own has no Yours"),
+        ("users_own:Yours", "method = 'users_own:Yours': cannot import 'Yours' from users_own"),
         ("not_there:Mine", "method = 'not_there:Mine': cannot import not_there: ModuleNotFoundError"),
         ("users_own:Upload", "method = 'users_own:Upload': must be a subclass of Method"),
         (FedAvg, r"method = FedAvg: is a class; give a value of it, FedAvg\(…\)"),
@@ -137,6 +204,8 @@ def test_a_subclass_that_nobody_registered_is_called_by_its_module() -> None:
 
 def test_a_site_imports_only_what_its_operator_named(own: str) -> None:
     with importing_only(frozenset({"users_own:MyGather"})):
+        with pytest.raises(UsageError, match=r"^model users_own:MyModel: not imported here"):
+            build_model("users_own:MyModel", (1, 8, 8), 3)
         with pytest.raises(UsageError, match=r"^method users_own:Mine: not imported here"):
             build_named(Method, "users_own:Mine")
         assert "users_own" not in sys.modules

@@ -1,6 +1,5 @@
 """Records survive the disk and the wire; what is damaged, foreign or malformed is refused."""
 
-import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstill.core import record as records
 from fedstill.core.errors import FedstillError
 from fedstill.core.record import Carries, carries, declared, dumps, fault, load, loads, record, save, sizes
 
@@ -142,7 +140,3 @@ def test_the_header_is_json_anyone_can_read() -> None:
     length = int.from_bytes(data[:8], "little")
     spec = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["spec"])
     assert spec == {"record": "test_record:Leaf", "fields": {"tensor": {"tensor": "/tensor"}, "count": 5}}
-
-
-def test_examples_in_the_text_are_true() -> None:
-    assert doctest.testmod(records).failed == 0

@@ -1,12 +1,10 @@
 """Values check themselves and are built from plain settings, with errors of one line."""
 
-import doctest
 from dataclasses import dataclass
 from typing import Literal
 
 import pytest
 
-from fedstill.core import registry, rng, value
 from fedstill.core.errors import UsageError, unknown
 from fedstill.core.registry import Registry
 from fedstill.core.value import Value, build, build_named, changes, plain, setting
@@ -77,8 +75,3 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     assert str(unknown("method", "fedvg", ["fedavg", "fedkf"])) == (
         "unknown method 'fedvg'; did you mean fedavg? known: fedavg, fedkf"
     )
-
-
-def test_examples_in_the_text_are_true() -> None:
-    for module in (value, registry, rng):
-        assert doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL).failed == 0

@@ -66,6 +66,15 @@ def test_public_logits_are_attacked_by_a_model_that_is_brought_to_them(tmp_path:
     assert found["reconstruction"] == {"skipped": "no weights leave the clients of this method"}
 
 
+def test_what_the_server_does_not_see_is_not_attacked(tmp_path: Path) -> None:
+    plan = small_experiment(small_method("fedavg"), **SHOWN, wrappers=wrapped(secure_sums=True))
+    start(plan, out=tmp_path, name="run")
+    found = audit(tmp_path / "run", 0)
+    assert {row["target"] for row in found["membership"]} == {"model active", "model overall"}
+    assert found["label_shares"] is None
+    assert "sums over the round's clients only" in found["reconstruction"]["skipped"]
+
+
 def test_auc_and_tpr_count_pairs() -> None:
     """Members 3, 1 and others 2, 0: three of four pairs are in order; ties count half. Of 200 others 2 may exceed."""
     assert auc(np.array([3.0, 1.0]), np.array([2.0, 0.0])) == 0.75

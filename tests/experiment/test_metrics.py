@@ -1,11 +1,8 @@
 """Metrics against the paper's own examples."""
 
-import doctest
-
 import numpy as np
 import pytest
 
-from fedstill.experiment import metrics
 from fedstill.experiment.metrics import amp, fm, mixtures, rounds_to, wlp
 from fedstill.parts.identification import identification
 
@@ -41,7 +38,3 @@ def test_identification_by_hand() -> None:
     found = identification(trusted=[1, 3, 5], answered=[0, 1, 2, 3, 4, 5], malicious=[0, 2, 5])
     assert found == {"precision": pytest.approx(2 / 3), "recall": pytest.approx(2 / 3)}
     assert identification([0, 1], [0, 1], [7]) == {"precision": 1.0, "recall": 1.0}
-
-
-def test_examples_in_the_text_are_true() -> None:
-    assert doctest.testmod(metrics).failed == 0

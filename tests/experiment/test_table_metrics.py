@@ -93,3 +93,19 @@ def test_identified_from_the_round_on_which_it_stays_right() -> None:
 def test_an_unknown_metric_lists_the_known() -> None:
     with pytest.raises(UsageError, match=r"unknown metric 'ampp'; known: amp, fm"):
         check("ampp")
+
+
+def test_fluctuation_is_the_mean_change_in_the_second_half() -> None:
+    """Of 0.9, 0.1, 0.5, 0.6, 0.4 the second half is 0.5, 0.6, 0.4: changes 0.1 and 0.2, mean 0.15. One value: none."""
+    assert reading("fluctuation", run([0.9, 0.1, 0.5, 0.6, 0.4]), "active") == pytest.approx(0.15)
+    assert reading("fluctuation", run([0.9]), "active") is None
+
+
+def test_bytes_to_a_target_count_both_ways_until_it_is_reached() -> None:
+    """10 down and 5 up a round; accuracies 0.1, 0.4, 0.6: 0.4 is reached in round 2 after 30 bytes."""
+    result = run([0.2, 0.5, 0.7])
+    for row in result.rows:
+        row["bytes"] = {"down": {"weights": 10}, "up": {"weights": 4, "labels": 1}}  # type: ignore[index]
+    assert reading("bytes_to:0.4", result, "active") == 30
+    assert reading("bytes_to:0.9", result, "active") == Beyond(3)
+    assert reading("bytes_to:fedavg", result, "active", AVG) == 30

@@ -17,8 +17,8 @@ from fedstill.core.value import build_named, plain
 from fedstill.data import load
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
+from fedstill.methods.dafkd.counsel import Contribution, VeiledContribution
 from fedstill.parts.attacks import Attack
-from fedstill.parts.counsel import Contribution, VeiledContribution
 
 
 def small(**settings: Any) -> Any:

@@ -14,6 +14,8 @@ from fedstill.core.loop import rounds
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
+from fedstill.methods.feddf import WeightFusion
+from fedstill.methods.logit_fusion import LogitFusion
 from fedstill.parts.architectures import SERVER
 from fedstill.parts.learner import predict
 from fedstill.parts.losses import kl
@@ -38,7 +40,7 @@ def played(method: Any, count: int, **settings: Any) -> tuple[Stage, list[Any]]:
 def test_the_teacher_is_the_softmax_of_the_mean_logits() -> None:
     method = small(proxy=16, temperature=2.0)
     ready, (done,) = played(method, 1)
-    lesson = method.lesson(ready.env.at(0), done.replies)
+    lesson = method.form.lesson(ready.env.at(0), done.replies)
     assert len(lesson.images) == 16
     logits = [ready.env.module(r.upload.weights).eval()(lesson.images).detach() for r in done.replies]
     torch.testing.assert_close(lesson.targets, torch.softmax(sum(logits) / len(logits) / 2.0, -1))  # type: ignore[operator]
@@ -51,7 +53,7 @@ def test_the_student_starts_at_the_average_and_is_never_worse_on_held_out_sample
     sizes = [r.samples for r in replies]
     by_hand = sum(n * r.upload.weights["head.weight"] for n, r in zip(sizes, replies, strict=True)) / sum(sizes)
     torch.testing.assert_close(done.server.averages[SERVER]["head.weight"], by_hand)
-    _, exam = method.lesson(env, replies).split(env, method.held_out)
+    _, exam = method.form.lesson(env, replies).split(env, method.held_out)
     before, after = (exam.loss(env.module(m[SERVER])) for m in (done.server.averages, done.server.students))
     assert after < before
     assert 10 <= done.server.steps[SERVER] <= 60
@@ -73,7 +75,7 @@ def test_one_student_for_each_architecture() -> None:
     assert all(result.last(name)["amp"] > 0.4 for name in result.models)
     ready, (done,) = played(small(), 1, models=models, active=1.0)
     assert done.server.kinds == {0: SERVER, 1: 1, 2: SERVER, 3: 1, 4: SERVER, 5: 1}
-    lesson = small().lesson(ready.env.at(0), done.replies)
+    lesson = small().form.lesson(ready.env.at(0), done.replies)
     everyone = [ready.env.module(r.upload.weights, r.client).eval()(lesson.images).detach() for r in done.replies]
     torch.testing.assert_close(lesson.targets, torch.softmax(sum(everyone) / 6, -1))  # type: ignore[operator]
 
@@ -98,10 +100,10 @@ def test_in_the_logit_form_clients_come_nearer_to_the_mean_logits() -> None:
     wisdom = first.server.wisdom
     torch.testing.assert_close(wisdom.logits, sum(r.upload.logits for r in first.replies) / len(first.replies))
     env = ready.env.at(1, 0)
-    learner = method.by_logits.learner(env, env.module(env.initial(0), 0))
+    learner = method.form.learner(env, env.module(env.initial(0), 0))
     images = env.public.inputs()
     before = float(kl(wisdom.logits, predict(learner.module, images)))
-    method.by_logits.study(env, learner, 1, wisdom)
+    method.form.study(env, learner, 1, wisdom)
     assert float(kl(wisdom.logits, predict(learner.module, images))) < before
 
 
@@ -121,3 +123,12 @@ def test_training_samples_as_the_proxy_leave_local_tests_out() -> None:
     tests = {x.numpy().tobytes() for x in ready.exam.pool.x[torch.cat(ready.exam.local)]}
     proxy = [x.numpy().tobytes() for x in ready.env.public.x]
     assert sum(x in tests for x in proxy) <= len(proxy) // 50  # digits has a few images twice
+
+
+@pytest.mark.parametrize(("mode", "form"), [("weights", WeightFusion), ("logits", LogitFusion)])
+def test_one_name_two_methods_and_a_setting_chooses(mode: str, form: type) -> None:
+    method = small(mode=mode, temperature=2.5)
+    assert type(method.form) is form
+    assert (method.form.temperature, method.form.epochs, method.form.gather) == (2.5, 1, method.gather)
+    assert method.one_download == (mode == "logits")
+    assert type(replace(method, mode="weights").form) is WeightFusion

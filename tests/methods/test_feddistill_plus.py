@@ -24,8 +24,8 @@ def test_the_loss_by_hand():
     """
     out, y = torch.zeros(2, 2), torch.tensor([0, 1])
     logits, known = torch.tensor([[log(3), 0.0], [9.0, 9.0]]), torch.tensor([True, False])
-    assert FedDistillPlus(gamma=2.0).loss(out, y, logits, known).item() == pytest.approx(0.823959, abs=1e-6)
-    assert FedDistillPlus().loss(out, y, logits, torch.zeros(2).bool()).item() == pytest.approx(log(2))
+    assert FedDistillPlus(gamma=2.0).form.loss(out, y, logits, known).item() == pytest.approx(0.823959, abs=1e-6)
+    assert FedDistillPlus().form.loss(out, y, logits, torch.zeros(2).bool()).item() == pytest.approx(log(2))
 
 
 def test_the_server_averages_over_the_clients_that_have_a_class():

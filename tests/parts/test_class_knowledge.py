@@ -1,15 +1,9 @@
 """Knowledge by class: means, lengths, and the nearest prototype as a linear layer."""
 
-import doctest
-
-import pytest
 import torch
 from smallest import small_experiment
 from torch import nn, tensor
 
-import fedstill.parts.calibration
-import fedstill.parts.class_knowledge
-import fedstill.parts.not_true
 from fedstill.core.shelf import Storage
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedProto
@@ -21,15 +15,6 @@ from fedstill.parts.class_knowledge import (
     prototype_gap,
     shortened,
 )
-
-
-@pytest.mark.parametrize(
-    "module", [fedstill.parts.calibration, fedstill.parts.class_knowledge, fedstill.parts.not_true]
-)
-def test_examples(module) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_weights_count_by_class() -> None:

@@ -144,6 +144,13 @@ def test_a_run_with_secure_sums_ends_where_the_plain_one_does(method: str, tmp_p
         assert all(torch.allclose(w, ends[1][model][n], atol=1e-4) for n, w in weights.items()), model
 
 
+def test_a_round_tells_how_far_its_mean_can_be_from_the_exact_one() -> None:
+    """Three clients that count alike: half a step of 64 · 3/2³² each, over three: 2.2e-8."""
+    plan = secure("fedrad")
+    facts = start(plan, out=None).rows[0]["facts"]
+    assert facts["sum_error"] == pytest.approx(32 * 3 / 2**32, rel=1e-6)
+
+
 def test_clients_lost_in_any_phase_leave_the_sum_right_or_the_round_given_up() -> None:
     """A third of three may be lost. Round by round, either the rest is summed or all are named as given up."""
     plan = small_experiment(

@@ -18,7 +18,7 @@ from fedstill.methods import FedAvg
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.backdoor import Backdoor
 from fedstill.parts.collusion import ALittleIsEnough, Collusion, InnerProduct, Mimic
-from fedstill.parts.gather import Update
+from fedstill.parts.gather import Changed, Update
 
 ENV = Env(seed=1, sizes=(10,) * 5, classes=2, kind=Image((1, 1, 1)), build=lambda k, s: torch.nn.Linear(1, 1))
 
@@ -68,6 +68,27 @@ def test_attackers_that_see_only_their_own_updates_use_those() -> None:
 def test_without_anybody_to_know_replies_stay() -> None:
     assert conspired(InnerProduct(), {}, {0: 3.0}) == [3.0]
     assert conspired(InnerProduct(), {0: 3.0}, {}) == [3.0]
+
+
+def test_the_change_since_the_last_upload_moves_with_the_weights() -> None:
+    """Where a client also tells how its weights changed: from 3 to the forged 0 is −3, so 2 becomes −1."""
+    down = Broadcast({"w": tensor([1.0])})
+    honest = Reply(0, 10, Changed({"w": tensor([2.0])}, {"w": tensor([1.0]).double()}, 0))
+    bad = Reply(1, 10, Changed({"w": tensor([3.0])}, {"w": tensor([2.0]).double()}, 0))
+    _, forged = InnerProduct(epsilon=1.0).conspire(ENV, {0: down, 1: down}, [honest, bad], {1})
+    assert forged.upload.weights["w"].item() == 0.0
+    assert forged.upload.change["w"].item() == -1.0
+
+
+def test_networks_of_another_form_are_left_alone() -> None:
+    """The second attacker's network differs: it cannot send the forged weights, and stays honest."""
+    down = Broadcast({"w": tensor([1.0])})
+    replies = [
+        Reply(k, 10, Update(w))
+        for k, w in enumerate([{"w": tensor([2.0])}, {"w": tensor([9.0])}, {"v": tensor([9.0])}])
+    ]
+    forged = InnerProduct(epsilon=1.0).conspire(ENV, dict.fromkeys(range(3), down), replies, {1, 2})
+    assert [next(iter(r.upload.weights.values())).item() for r in forged] == [2.0, 0.0, 9.0]
 
 
 PLAN: dict[str, Any] = {"clients": 10, "active": 1.0, "rounds": 3, "alpha": 100.0, "samples": 600, "evaluate_every": 3}

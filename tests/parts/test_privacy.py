@@ -73,10 +73,11 @@ def test_the_busiest_client_spends_its_epsilon_and_nobody_more() -> None:
     assert spent.keys() == {str(k) for k in result.rows[-1]["active"]}
 
 
-def test_a_client_whose_budget_is_spent_takes_no_more_turns() -> None:
+@pytest.mark.parametrize("workers", ["inline", "2"])
+def test_a_client_whose_budget_is_spent_takes_no_more_turns(workers: str) -> None:
     """ε is planned for one turn: in the second round all are left out by name, and the model stays as it was."""
-    one = start(private(clients=3, active=3, rounds=1, private={"turns": 1}), out=None)
-    two = start(private(clients=3, active=3, rounds=2, private={"turns": 1}), out=None)
+    one = start(private(clients=3, active=3, rounds=1, workers=workers, private={"turns": 1}), out=None)
+    two = start(private(clients=3, active=3, rounds=2, workers=workers, private={"turns": 1}), out=None)
     assert set(two.rows[1]["missing"]) == {"0", "1", "2"}
     assert all("privacy: ε = 8 would be exceeded" in why for why in two.rows[1]["missing"].values())
     assert two.last("active")["accuracy"] == one.last("active")["accuracy"]

@@ -16,7 +16,17 @@ from fedstill.core.shelf import Storage
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedTKD
 from fedstill.parts.public_logits import PublicLogits
-from fedstill.parts.trust import Identify, class_weights, client_features, fuse, fusion_weights, trusted_clients
+from fedstill.parts.trust import (
+    Identify,
+    class_accuracies,
+    class_weights,
+    client_features,
+    fuse,
+    fusion_weights,
+    known_best,
+    trusted_by_best,
+    trusted_clients,
+)
 
 
 def logs(*shares: float) -> list[float]:
@@ -256,3 +266,41 @@ def test_the_server_s_model_goes_on_learning_from_round_to_round(env: Any) -> No
 def test_identify_needs_the_data_s_own_classes(env: Any) -> None:
     with pytest.raises(UsageError, match="own classes"):
         Identify().init(replace(env, public_classes=7), None)
+
+
+def test_what_a_client_shows_on_the_classes_it_knows_best() -> None:
+    """Half of four classes. Cosines .9 .7 .1 .0: mean of the best two .8. Accuracies 0 .5 1 .7: of the best two .85."""
+    features, accuracies = tensor([[0.9, 0.7, 0.1, 0.0]]), tensor([[0.0, 0.5, 1.0, 0.7]])
+    torch.testing.assert_close(known_best(features, accuracies, 0.5), tensor([0.8]))
+    torch.testing.assert_close(known_best(features, accuracies, 0.25), tensor([0.9]))  # .9 and 1
+    labels = tensor([0, 0, 2])
+    logits = tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]]])
+    torch.testing.assert_close(
+        class_accuracies(logits, labels), tensor([[0.5, 1.0]]).double()
+    )  # class 1 does not occur
+
+
+def test_clients_that_show_nearly_the_same_are_all_trusted() -> None:
+    """Means .9 and .5 are further apart than .15, means .9 and .8 are not."""
+    assert trusted_by_best(tensor([0.9, 0.5, 0.92, 0.48]), 0.15, seed=1)[0] == [0, 2]
+    assert trusted_by_best(tensor([0.9, 0.8, 0.92, 0.78]), 0.15, seed=1)[0] == [0, 1, 2, 3]
+    assert trusted_by_best(tensor([0.5]), 0.15, seed=1) == ([0], [0])
+
+
+def test_an_honest_client_that_knows_few_classes_is_no_liar(env: Any) -> None:
+    """Two clients know all ten classes, one only three (on the others it says class 0), one says the next class.
+
+    Judged by all classes the one-sided client falls with the liar; by what it knows best it stands, and the liar falls.
+    """
+    classes, labels = env.classes, env.public.y
+    honest = 5.0 * torch.eye(classes)[labels]
+    one_sided = 5.0 * torch.eye(classes)[torch.where(labels < 3, labels, 0)]
+    liar = 5.0 * torch.eye(classes)[(labels + 1) % classes]
+    said = spoken(env, honest, one_sided, liar, honest + 0.1)
+    usual, fair = Identify(server_epochs=20), Identify(server_epochs=20, known=0.3)
+    assert [r.client for r in usual.gather(env, usual.init(env, None), said)[1]] == [0, 9]
+    state, kept = fair.gather(env, fair.init(env, None), said)
+    assert [r.client for r in kept] == [0, 3, 9]
+    later, kept = fair.gather(env.at(1), loads(dumps(state)), said)
+    assert [r.client for r in kept] == [0, 3, 9]
+    assert len(later.evidence[0]) == 2 * classes + 1

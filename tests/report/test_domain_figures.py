@@ -10,8 +10,8 @@ from smallest import small_experiment, small_method
 from fedstill.core.errors import UsageError
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
+from fedstill.methods.dafkd.domain import domain_correlation
 from fedstill.parts.conditional_generator import hang
-from fedstill.parts.domain import domain_correlation
 from fedstill.report.figures.domain import correlation_figure, pictures, samples_figure, weights_figure
 from fedstill.report.figures.partition import save
 

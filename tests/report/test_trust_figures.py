@@ -1,6 +1,5 @@
 """The pictures of trust show what was measured."""
 
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,3 @@ def test_one_client_and_all_alike_can_be_drawn(tmp_path: Path) -> None:
     for number, facts in enumerate((alike, alone)):
         for draw in (trust.features_figure, trust.clusters_figure):
             assert save(draw(facts), tmp_path / f"{draw.__name__}{number}.svg").stat().st_size > 1000
-
-
-def test_the_examples_in_the_text_hold() -> None:
-    assert doctest.testmod(trust).failed == 0

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.record import State, declared
@@ -40,7 +40,7 @@ class Env:
     classes: int
     kind: Kind
     """What one sample is: shape, normalisation, noise …"""
-    build: Callable[[int | None, int | None], nn.Module]
+    build: Callable[[int | None, int | None], Classifier]
     """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given."""
     public: Any = None
     """The public data set, on every party's machine, for the methods that need one."""
@@ -79,7 +79,7 @@ class Env:
         """An integer seed for this purpose and client, the same in every round."""
         return rng.key(self.seed, purpose, self.client)
 
-    def module(self, weights: State | None = None, of: int | None = None) -> nn.Module:
+    def module(self, weights: State | None = None, of: int | None = None) -> Classifier:
         """A module of `of`'s architecture (the server's for None) on the run's device, holding these weights."""
         made = self.build(of, None)
         if weights is not None:

@@ -28,6 +28,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedstill.core.errors import FedstillError
+from fedstill.core.value import by_field
 
 R = TypeVar("R")
 State = Mapping[str, Tensor]
@@ -64,11 +65,14 @@ class Carries(StrEnum):
     SAMPLES = "everything: all samples are in one place"
 
 
-def carries(what: str, default: Any = ...) -> Any:
-    """A field of a message, with what it carries; a field without it may not leave a client."""
+def carries(what: str, default: Any = ..., varies: bool = False) -> Any:
+    """A field of a message, with what it carries; a field without it may not leave a client.
+
+    `varies`: names and shapes of its tensors are the sender's choice, and the method's `objection` checks them.
+    """
     if not isinstance(what, str) or not what:
         raise TypeError(f"carries({what!r}): must be one of Carries, or a text that says what else it is")
-    metadata = {"carries": what}
+    metadata = {"carries": what, "varies": varies}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
@@ -104,7 +108,7 @@ def field_carrying(message: type, *wanted: str) -> str | None:
 def carried(message: Any, *wanted: str) -> Any:
     """What a message holds in its first field that carries one of these things; None when there is none."""
     name = field_carrying(type(message), *wanted)
-    return None if name is None else getattr(message, name)  # the field's name is known from the type
+    return None if name is None else by_field(message)[name]
 
 
 def replaced(message: R, value: Any, *wanted: str) -> R:
@@ -132,7 +136,7 @@ def flatten(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         case tuple() | list():
             return {"items": [flatten(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]}
     if is_dataclass(value) and _types.get(_name(type(value))) is type(value):
-        entries = {f.name: flatten(getattr(value, f.name), tensors, f"{path}/{f.name}") for f in fields(value)}
+        entries = {name: flatten(item, tensors, f"{path}/{name}") for name, item in by_field(value).items()}
         return {"record": _name(type(value)), "fields": entries}
     raise TypeError(f"{path or 'value'}: a {type(value).__name__} cannot be part of a record")
 
@@ -240,7 +244,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 def sizes(value: Any) -> dict[str, int]:
     """Bytes of payload per field of a record: tensors as they are, 8 for a number, text by its length."""
-    return {f.name: size(getattr(value, f.name)) for f in fields(value)}
+    return {name: size(item) for name, item in by_field(value).items()}
 
 
 def size(value: Any) -> int:
@@ -269,19 +273,25 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
     """What is wrong with a message, measured against one of the right form; None when nothing is.
 
     Types, names, shapes and dtypes must be the template's (a template's tensors may be on the meta device), and every
-    number finite and below `limit`.
+    number finite and below `limit`. Of a field that `varies`, numbers are checked and nothing else.
     """
     if type(value) is not type(template):
         return f"a {type(value).__name__} instead of a {type(template).__name__}"
     got: dict[str, Tensor] = {}
     want: dict[str, Tensor] = {}
     spec, form = flatten(value, got), flatten(template, want)
-    if got.keys() != want.keys():
-        odd = sorted(got.keys() ^ want.keys())[0]
-        return f"{odd} is {'missing' if odd in want else 'unexpected'}"
+    varied = [f.name for f in fields(template) if f.metadata.get("varies")] if is_dataclass(template) else []
+    free = tuple(f"/{name}/" for name in varied)
+    odd = sorted(name for name in got.keys() ^ want.keys() if not name.startswith(free))
+    if odd:
+        return f"{odd[0]} is {'missing' if odd[0] in want else 'unexpected'}"
+    for name in varied:
+        del spec["fields"][name], form["fields"][name]
     if (wrong := _misfit(spec, form, limit)) is not None:
         return wrong
     for name, tensor in got.items():
+        if name.startswith(free):
+            want = {**want, name: tensor}
         if tensor.shape != want[name].shape:
             return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(want[name].shape)}"
         if tensor.dtype != want[name].dtype:

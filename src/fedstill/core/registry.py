@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -39,6 +40,31 @@ def importing_only(names: frozenset[str]) -> Iterator[None]:
         _named_code.reset(before)
 
 
+def import_named(kind: str, name: str) -> Any:
+    """The thing that `package.module:Name` names; `kind` is what an error calls it."""
+    allowed = _named_code.get()
+    if allowed is not None and name not in allowed:
+        raise UsageError(f"{kind} {name}: not imported here; start the site with this name to let it run")
+    path, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
+    try:
+        module = importlib.import_module(path)
+    except Exception as problem:
+        what = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        raise UsageError(f"{kind} = {name!r}: cannot import {path}: {what}") from problem
+    try:
+        return getattr(module, attribute)  # what the user asked for by its name
+    except AttributeError:
+        raise UsageError(f"{kind} = {name!r}: cannot import {attribute!r} from {path}: it has no such name") from None
+
+
+@cache
+def declared_in(group: str) -> tuple[EntryPoint, ...]:
+    """What installed packages declare under an entry-point group: looked for once."""
+    return tuple(entry_points(group=group))
+
+
 class Registry(Mapping[str, Any], Generic[T]):
     """A mapping from names to the things registered under them; a wrong name lists the known ones."""
 
@@ -46,9 +72,11 @@ class Registry(Mapping[str, Any], Generic[T]):
     _names: ClassVar[dict[Any, str]] = {}
     _announced: ClassVar[dict[str, dict[str, str]]] = {}
 
-    def __init__(self, kind: str, base: type[T] | None = None) -> None:
+    def __init__(self, kind: str, base: type[T] | None = None, *, instances_of: type[T] | None = None) -> None:
+        """Of a `kind` (a word for errors): of subclasses of `base`, of `instances_of` a class, or of callables."""
         self.kind = kind
         self.base = base
+        self.instances_of = instances_of
         self._entries: dict[str, Any] = {}
         if base is not None:
             Registry._kinds[base] = self
@@ -72,7 +100,7 @@ class Registry(Mapping[str, Any], Generic[T]):
         if name not in self._entries and (home := self._later.get(name)) is not None:
             importlib.import_module(home)
         if name not in self._entries and isinstance(name, str) and _OUTSIDE.fullmatch(name):
-            return self._adopted(name, self._imported(name))
+            return self._adopted(name, import_named(self.kind, name))
         if name not in self._entries and (declared := self._declared.get(name)) is not None:
             self._entries[name] = self._adopted(name, self._loaded(declared))
         if name not in self._entries:
@@ -97,25 +125,7 @@ class Registry(Mapping[str, Any], Generic[T]):
     @property
     def _declared(self) -> Mapping[str, EntryPoint]:
         """What installed packages declare of this kind, by name."""
-        return {entry.name: entry for entry in entry_points(group=self.group)}
-
-    def _imported(self, name: str) -> Any:
-        """The thing that `package.module:Name` names."""
-        allowed = _named_code.get()
-        if allowed is not None and name not in allowed:
-            raise UsageError(f"{self.kind} {name}: not imported here; start the site with this name to let it run")
-        path, _, attribute = name.partition(":")
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
-        try:
-            module = importlib.import_module(path)
-        except Exception as problem:
-            what = f"{type(problem).__name__}: {problem}".splitlines()[0]
-            raise UsageError(f"{self.kind} = {name!r}: cannot import {path}: {what}") from problem
-        try:
-            return getattr(module, attribute)  # what the user asked for by its name
-        except AttributeError:
-            raise UsageError(f"{self.kind} = {name!r}: {path} has no {attribute}") from None
+        return {entry.name: entry for entry in declared_in(self.group)}
 
     def _loaded(self, entry: EntryPoint) -> Any:
         """The thing that a package declares."""
@@ -129,7 +139,9 @@ class Registry(Mapping[str, Any], Generic[T]):
         """A thing from outside, known from now on by the name it was asked for."""
         if self.base is not None and not (isinstance(thing, type) and issubclass(thing, self.base)):
             raise UsageError(f"{self.kind} = {name!r}: must be a subclass of {self.base.__name__}")
-        if self.base is None and not callable(thing):
+        if self.instances_of is not None and not isinstance(thing, self.instances_of):
+            raise UsageError(f"{self.kind} = {name!r}: must be a {self.instances_of.__name__}")
+        if self.base is None and self.instances_of is None and not callable(thing):
             raise UsageError(f"{self.kind} = {name!r}: must be a function or a class")
         Registry._names[thing] = name
         return thing

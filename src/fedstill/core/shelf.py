@@ -10,12 +10,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedstill.core import record
+from fedstill.core.value import by_field
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +105,8 @@ def shelves(value: Any) -> Iterator[Shelf]:
     if isinstance(value, Shelf):
         yield value
     elif is_dataclass(value):
-        for f in fields(value):
-            yield from shelves(value.__dict__[f.name])
+        for item in by_field(value).values():
+            yield from shelves(item)
     elif isinstance(value, tuple | list):
         for item in value:
             yield from shelves(item)

@@ -74,9 +74,15 @@ class Value:
     """Base of all values: checks every field's bounds and choices when it is made."""
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints, values = typing.get_type_hints(type(self)), by_field(self)
         for f in fields(self):
-            check(f.name, getattr(self, f.name), hints[f.name], f.metadata.get("bounds", {}))
+            check(f.name, values[f.name], hints[f.name], f.metadata.get("bounds", {}))
+
+
+def by_field(value: Any, cls: type | None = None) -> dict[str, Any]:
+    """What a dataclass's instance has in its fields, by their names: those that `cls` has too, where it is given."""
+    wanted = None if cls is None else {f.name for f in fields(cls)}
+    return {f.name: getattr(value, f.name) for f in fields(value) if wanted is None or f.name in wanted}
 
 
 def check(name: str, value: Any, hint: Any, bounds: Mapping[str, float]) -> None:
@@ -167,8 +173,8 @@ def build_named(base: type[V], spec: Any) -> V:
 def plain(value: Any) -> Any:
     """The dictionary of numbers and text that `build_named` turns back into this value."""
     if isinstance(value, Value):
-        named = [f for f in fields(value) if f.init]
-        entry = {f.name: plain(getattr(value, f.name)) for f in named}
+        named, values = [f for f in fields(value) if f.init], by_field(value)
+        entry = {f.name: plain(values[f.name]) for f in named}
         unset = {f.name: "none" for f in named if entry[f.name] is None and f.default is not None}
         known = {k: v for k, v in entry.items() if v is not None}
         return {"name": Registry.name_of(type(value)), **known, **unset}
@@ -181,8 +187,5 @@ def plain(value: Any) -> Any:
 
 def changes(value: Any) -> dict[str, Any]:
     """The fields of a value that differ from their defaults: what a short title should say."""
-    return {
-        f.name: getattr(value, f.name)
-        for f in fields(value)
-        if f.init and f.default is not dataclasses.MISSING and getattr(value, f.name) != f.default
-    }
+    usual = {f.name: f.default for f in fields(value) if f.init and f.default is not dataclasses.MISSING}
+    return {name: now for name, now in by_field(value).items() if name in usual and now != usual[name]}

@@ -4,10 +4,11 @@ Each is one file: an .npz with x_train, y_train and so on, or a .csv.gz. `read_a
 sites for instance: `--data eicu-demo --site site` takes hospitals for regions.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedstill.core.errors import DataError
+from fedstill.core.value import changes
 from fedstill.data import arrays, columns
 from fedstill.data.files import read_npz
 from fedstill.data.published import VARIABLE, folders, with_site
@@ -33,7 +34,7 @@ class Gathered:
         path = self._path()
         if path is None:
             raise DataError(f"{self.name} is not on this machine: set {VARIABLE} to a folder that has {self.file}")
-        asked = {f.name: getattr(reading, f.name) for f in fields(Reading) if getattr(reading, f.name) != f.default}
+        asked = changes(reading)
         how = Reading(**{**vars(self.reading), **asked})
         if path.suffix == ".npz":
             found = with_site(read_npz(path), how.site, self.name)

@@ -10,7 +10,7 @@ fedstill.core.errors.UsageError: unknown data set 'minst'; did you mean mnist? k
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,8 +155,8 @@ def load(spec: Spec, reading: Reading | None = None) -> Dataset:
     if isinstance(spec, Dataset):
         return spec
     if isinstance(spec, str) and spec in datasets:
-        loaded: Dataset = datasets[spec]() if reading is None else _again(datasets[spec], how)
-        return loaded
+        loaded = datasets[spec]() if reading is None else _again(datasets[spec], how)
+        return loaded if isinstance(loaded, Dataset) else replace(load(loaded), name=spec)
     if isinstance(spec, str | os.PathLike):
         return _from_path(spec, how)
     if isinstance(spec, Mapping) and not is_split_dictionary(spec):
@@ -176,7 +176,7 @@ def _again(loader: Any, reading: Reading) -> Dataset:
     """A registered data set read in another way, where it can be."""
     if isinstance(loader, Readable):
         return loader.read_as(reading)
-    raise UsageError(f"{loader.name}: is read in one way only; leave label, site and the like out")
+    raise UsageError(f"{Registry.name_of(loader)}: is read in one way only; leave label, site and the like out")
 
 
 def _from_path(spec: str | os.PathLike[str], reading: Reading) -> Dataset:

@@ -19,6 +19,7 @@ from fedstill.data.columns import bad_number, listed
 from fedstill.data.kinds import Series, Table
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples, Sites
+from fedstill.data.telling import telling
 from fedstill.data.tokenize import tokens
 
 MANY = 100
@@ -50,6 +51,7 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
     kind: Kind
     if reading.text is not None:
         x, kind, notes = _texts(where, table, reading)
+        notes += _telling(table, reading, numbers, class_names, is_test)
     elif reading.time is not None:
         roles = _roles(where, table, reading, windows=True)
         order, starts = _windows(where, table, reading, numbers, sites, is_test)
@@ -327,6 +329,16 @@ def _series(
         x[:, channel] = values[order][rows]
     train_windows = ~is_test[order[starts]]
     return x, Series.of(x[train_windows] if train_windows.any() else x, names)
+
+
+def _telling(
+    table: pa.Table, reading: Reading, labels: Ints, class_names: tuple[str, ...], is_test: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """A line with the words that tell the (first few) classes apart, in the training texts."""
+    texts = [str(text or "") for text in table.column(str(reading.text)).filter(pa.array(~is_test)).to_pylist()]
+    found = telling(texts, labels[~is_test].tolist(), len(class_names))
+    shown = [f"{name}: {', '.join(some)}" for name, some in list(zip(class_names, found, strict=True))[:6]]
+    return (f"telling words of {'; '.join(shown)}",)
 
 
 def _texts(where: str, table: pa.Table, reading: Reading) -> tuple[NDArray[np.int32], Kind, tuple[str, ...]]:

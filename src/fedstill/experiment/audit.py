@@ -41,6 +41,7 @@ from fedstill.experiment.inference import (
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage, stage
 from fedstill.parts.learner import LocalTraining
+from fedstill.parts.secure_sums import SecureSums
 from fedstill.transports import Inline
 
 
@@ -57,6 +58,11 @@ class Scene:
     def round(self) -> int:
         """The round whose uploads are attacked."""
         return self.before.round if self.before else 0
+
+    @property
+    def sums_only(self) -> bool:
+        """Does the server see no single upload?"""
+        return any(isinstance(wrapper, SecureSums) for wrapper in self.plan.wrappers)
 
     def stream(self, purpose: str) -> np.random.Generator:
         """A stream of the audit's own."""
@@ -79,7 +85,7 @@ def audit(path: str | Path, shadows: int = 4) -> dict[str, Any]:
     folder = RunDir.open(Path(path))
     with one_thread():
         scene = opened(folder)
-        uploads = dict(sent(scene))
+        uploads = {} if scene.sums_only else dict(sent(scene))
         found = {
             "method": scene.plan.title,
             "round": scene.round + 1,
@@ -282,6 +288,8 @@ def reconstruction(scene: Scene) -> dict[str, Any]:
     """
     method, env = scene.plan.method, scene.ready.env.at(0, 0)
     layer = first_linear(env.module())
+    if scene.sums_only:
+        return {"skipped": "the server sees sums over the round's clients only, never one client's step"}
     if not isinstance(method, LocalTraining) or "weights" not in {f.name for f in fields(method.uploads())}:
         return {"skipped": "no weights leave the clients of this method"}
     if layer is None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import data_fingerprint
@@ -53,8 +52,8 @@ def job(plan: Experiment, out: Path) -> Job:
     for name in plan.objects:
         raise UsageError(f"{name}: runs in processes of their own need a name or a path, not an object")
     digest = hashlib.sha256(json.dumps(identity(settings, "seed"), sort_keys=True).encode()).hexdigest()[:10]
-    alpha = plain(plan.partition).get("alpha")
-    words = [plan.title, Path(str(plan.data)).stem[:24], *([f"a{alpha:g}"] if alpha else []), digest]
+    method, data, *alpha = plan.folder_words
+    words = [method, data[:24], *alpha, digest]
     return Job(replace(plan, workers="inline"), out / "-".join(words) / f"seed-{plan.seed}")
 
 

@@ -2,13 +2,14 @@
 
 The teacher is a run of FedAvg with one client, so that it is resumable like any other; `rounds` counts epochs, first
 the teacher's, then the student's. The student and the generator learn from that teacher as a FedKF client does, by (5)
-and (6), but without (7): it has no samples of its own.
+and (6), but without (7): it has no samples of its own. A student of texts has the teacher's embedding of words, as
+imagined texts are embeddings. With `generator = "noise"` the student sees plain noise instead: the yardstick.
 """
 
 import hashlib
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from fedstill.core import record, rng
 from fedstill.core.errors import RunError, UsageError
 from fedstill.core.record import State
-from fedstill.core.value import plain
+from fedstill.core.value import by_field, plain
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.ready import trained
@@ -27,6 +28,7 @@ from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import Stage, stage
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedkf import KnowledgeFusion
+from fedstill.models.text import TextClassifier
 from fedstill.parts.learner import Learner, LocalTraining, frozen
 from fedstill.parts.losses import kl
 
@@ -44,7 +46,7 @@ def teacher_plan(plan: Experiment) -> Experiment:
     """The run that makes the teacher: FedAvg with the same optimiser, one client that has everything."""
     if not isinstance(plan.method, KnowledgeFusion):
         raise UsageError(f"{plan.title}: only fedkf teaches a student without data")
-    same = {f.name: getattr(plan.method, f.name) for f in fields(LocalTraining)}
+    same = by_field(plan.method, LocalTraining)
     return replace(plan, method=FedAvg(**{**same, "epochs": 1, "local_steps": None}), clients=1, active=1.0)
 
 
@@ -101,20 +103,26 @@ def _teach(plan: Experiment, path: Path) -> Taught:
     teacher: Any = frozen(module.to(ready.env.device))
     first = ready.env.at(0, 0)
     student = ready.env.build(None, rng.key(plan.seed, "student")).to(ready.env.device)
-    generator = method.make_generator(first).to(ready.env.device).train()
-    artist = Learner(generator, method.adam(generator))
+    if isinstance(student, TextClassifier):  # imagined texts are embeddings: its words must mean what the teacher's do
+        student.embedding.load_state_dict(teacher.embedding.state_dict())
+    generator = method.make_generator(first)
+    artist = None
+    if generator is not None:
+        generator = generator.to(ready.env.device).train()
+        artist = Learner(generator, method.adam(generator))
     stream, steps = first.stream("noise"), math.ceil(ready.env.sizes[0] / method.batch)
     accuracies = []
     for epoch in range(plan.rounds):
         learner = method.learner(ready.env.at(epoch, 0), student)
         for _ in range(steps):
-            imagined = artist(torch.randn(method.batch, method.noise, generator=stream).to(ready.env.device))
+            imagined = method.imagine(first, artist, stream)
             features = teacher.features(imagined)
             wisdom = teacher.head(features)
-            artist.step(method.generator_loss(first, wisdom, features, learner, imagined))  # (5)
+            if artist is not None:
+                artist.step(method.generator_loss(first, wisdom, features, learner, imagined))  # (5)
             learner.step(kl(wisdom.detach(), learner(imagined.detach())))  # (6)
         accuracies.append(ready.exam.accuracy(ready.exam.correct(student)) or 0.0)
-    return Taught(tuple(accuracies), learner.weights, artist.weights)
+    return Taught(tuple(accuracies), learner.weights, {} if artist is None else artist.weights)
 
 
 def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tensor, Tensor, Stage]:

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from fedstill.core import rng
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method
 from fedstill.core.turn import Wrapper, forged, misfit
-from fedstill.core.value import Value, build, build_named, deciding, plain, setting
+from fedstill.core.value import Value, build, build_named, by_field, deciding, plain, setting
 from fedstill.data.natural import BySite, Natural
 from fedstill.data.partition import Dirichlet, Partition
 from fedstill.data.reading import SHORT, Reading
@@ -29,6 +29,7 @@ from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
 from fedstill.parts.collusion import Collusion
+from fedstill.parts.gather import gather_of
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Experiment(Value):
             object.__setattr__(self, "method", wrapper.fitted(self.method))
         if self.transport == "flower":
             object.__setattr__(self, "wrappers", tuple(wrapper.deployed() for wrapper in self.wrappers))
-        gather = getattr(self.method, "gather", None)
+        gather = gather_of(self.method)
         if gather is not None and (wrong := gather.misfit(self.method)):
             raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
         if self.wrappers:
@@ -192,6 +193,14 @@ class Experiment(Value):
         return str(plain(self.method)["name"])
 
     @property
+    def folder_words(self) -> tuple[str, ...]:
+        """Method, data and α, as a folder's name may have them: `fedavg`, `mnist-5k`, `a0.1`."""
+        data = Path(self.data).stem if isinstance(self.data, str) else "own-data"
+        alpha = plain(self.partition).get("alpha")
+        words = (self.title, data, *([f"a{alpha:g}"] if alpha else []))
+        return tuple(word.replace(":", ".") for word in words)
+
+    @property
     def dealt_by(self) -> int:
         """The seed of who gets which samples."""
         return self.seed if self.split_seed is None else self.split_seed
@@ -221,7 +230,7 @@ class Experiment(Value):
 
     def plain(self) -> dict[str, Any]:
         """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
-        entries = {f.name: getattr(self, f.name) for f in fields(self)}
+        entries = by_field(self)
         if not (isinstance(self.data, str) or _paths(self.data)):
             entries["data"] = _described(self.data)
         if not isinstance(self.public, str | float | None):

@@ -12,6 +12,7 @@ from fedstill.core.turn import method_state, turn
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage
+from fedstill.parts.learner import LocalTraining
 
 AT_LEAST = 0.5
 """Seconds of steps to measure: fewer would be noise."""
@@ -36,7 +37,7 @@ def _measured(plan: Experiment) -> float:
         state, upload = turn(method, ready.env.at(0, client), ready.party(client), None, down)
         return time.perf_counter() - began, state, upload
 
-    if hasattr(method, "local_steps"):
+    if isinstance(method, LocalTraining):
         timed(replace(method, local_steps=1))  # the first step of all pays for what is made once
         first = timed(replace(method, local_steps=1))[0]
         steps = min(50, max(3, math.ceil(AT_LEAST / first)))

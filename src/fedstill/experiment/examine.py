@@ -11,6 +11,7 @@ from torch import nn
 from fedstill.core.facts import Truth, derive
 from fedstill.core.loop import Round, Transport
 from fedstill.core.method import Env
+from fedstill.core.record import Carries, carried
 from fedstill.core.turn import method_state
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Marks, mean_marks
@@ -52,7 +53,7 @@ class Examiner:
                 )
             if self.plan.per_class:
                 found[name]["per_class"] = self.exam.per_class(answers.correct)
-        trained = [(w, r.client) for r in done.replies if (w := getattr(r.upload, "weights", None)) is not None]
+        trained = [(w, r.client) for r in done.replies if (w := carried(r.upload, Carries.WEIGHTS)) is not None]
         if self.plan.per_class and found and trained:
             after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
             found[next(iter(found))]["per_class_after_training"] = after

@@ -92,11 +92,12 @@ def write_model(path: Path, target: Path, which: str | None = None, model: Any =
 
 
 def description(ready: Ready) -> dict[str, str]:
-    """What a model's file says of itself: its class names, the kind and units of its inputs."""
+    """What a model's file says of itself: its class names, its network, the kind and units of its inputs."""
     signature = ready.signature
     return {
         "class_names": json.dumps(list(ready.class_names), ensure_ascii=False),
         "model": ready.name,
+        "recipe": json.dumps(dict(ready.recipe)),
         "input": json.dumps(
             {"kind": signature.kind, "dtype": signature.dtype, "low": signature.low, "high": signature.high}
         ),

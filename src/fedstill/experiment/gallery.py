@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import save
@@ -12,30 +11,31 @@ from fedstill.core.method import Env
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf, Storage
 from fedstill.core.turn import method_state
-from fedstill.data.kinds import Image
+from fedstill.data.kinds import Image, Tokens
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.stage import stage
 
 FILE = "gallery.safetensors"
-CLIENTS, SAMPLES = 2, 13
-"""Of how many clients imagined samples are kept, and how many."""
+CLIENTS, SAMPLES, OTHERS = 2, 13, 64
+"""Of how many clients imagined samples are kept, and how many: images, and samples of other kinds."""
 
 
 def write_gallery(folder: Path, plan: Experiment, env: Env, states: Shelf, rounds: int) -> None:
     """Keep what the first clients' own generators imagine after so many rounds; nothing where they have none."""
-    if not isinstance(env.kind, Image):
+    if isinstance(env.kind, Tokens):  # embeddings of texts show nobody anything
         return
+    count = SAMPLES if isinstance(env.kind, Image) else OTHERS
     found = {}
     for client in sorted(states)[:CLIENTS]:
-        samples = plan.method.imagined(env.at(rounds, client), method_state(states[client]), SAMPLES)
+        samples = plan.method.imagined(env.at(rounds, client), method_state(states[client]), count)
         if samples is not None:
             found[f"client {client}"] = env.kind.kept(samples.cpu()).contiguous()
     if found:
         write(folder / FILE, save(found))
 
 
-def read_gallery(folder: Path) -> dict[str, NDArray[np.uint8]]:
-    """Images (samples × channels × height × width) by who imagined them; nothing where the run kept none."""
+def read_gallery(folder: Path) -> dict[str, NDArray[Any]]:
+    """Samples as their kind keeps them (images as bytes) by who imagined them; nothing where the run kept none."""
     file = folder / FILE
     return load_file(file) if file.exists() else {}
 

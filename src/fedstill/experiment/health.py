@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from fedstill.core.loop import REFUSED
 from fedstill.core.method import Method
 from fedstill.core.record import NOT_FINITE
+from fedstill.parts.learner import LocalTraining
 from fedstill.transports.dropping import DROPPED
 
 KINDS = {
@@ -121,7 +122,7 @@ def cause(method: Method[Any, Any, Any, Any], health: Health) -> str:
     """What is likely wrong with a run in which no reply was ever used."""
     most = max(KINDS, key=lambda name: health.total[name])
     first = next(iter(health.rounds[0].reasons.items()))
-    rates = [f"{f.name} = {getattr(method, f.name):g}" for f in fields(method) if f.name == "lr"]
+    rates = [f"lr = {method.lr:g}"] if isinstance(method, LocalTraining) else []
     likely = {
         "diverging": f"training diverges; try a smaller step size{f' ({rates[0]})' if rates else ''}",
         "refused": "what clients send does not fit the method",

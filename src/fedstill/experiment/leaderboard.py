@@ -69,7 +69,7 @@ class League:
     name: str
     standings: tuple[Standing, ...]
     tasks: tuple[str, ...]
-    """The tasks by which they are ranked: those that all of them have run."""
+    """The tasks by which they are ranked: those that all have run, but for methods with records of less than half."""
     critical: float | None
     """Mean ranks that differ by less than this do not differ (Nemenyi, 5 %)."""
     friedman: float | None
@@ -117,22 +117,22 @@ def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
 def _league(
     name: str, inside: Mapping[str, Mapping[str, Score]], tasks: Sequence[str], usual: Mapping[str, Score]
 ) -> League:
-    common = tuple(task for task in tasks if all(task in scores for scores in inside.values()))
-    ranked = {
-        task: ranks({method: scores[task].metrics["amp"] for method, scores in inside.items()}) for task in common
-    }
+    most = max(len(scores) for scores in inside.values())
+    known = {method: scores for method, scores in inside.items() if 2 * len(scores) >= most}  # a newcomer comes later
+    common = tuple(task for task in tasks if all(task in scores for scores in known.values()))
+    ranked = {task: ranks({name: scores[task].metrics["amp"] for name, scores in known.items()}) for task in common}
     standings = [
         Standing(
             method,
             scores,
-            {task: ranked[task][method] for task in common},
+            {task: ranked[task][method] for task in common if method in known},
             _relative(scores, usual, lambda score: score.bytes),
             _relative(scores, usual, lambda score: score.seconds),
         )
         for method, scores in inside.items()
     ]
     standings.sort(key=lambda s: (s.rank is None, s.rank, s.method))
-    critical, friedman = differences([[ranked[task][method] for task in common] for method in inside])
+    critical, friedman = differences([[ranked[task][method] for task in common] for method in known])
     return League(name, tuple(standings), common, critical, friedman)
 
 

@@ -63,7 +63,7 @@ class Measure:
         return self.score(answers) if len(answers) else None
 
 
-measures: Registry[Measure] = Registry("metric")
+measures: Registry[Measure] = Registry("metric", instances_of=Measure)
 
 
 def measure(

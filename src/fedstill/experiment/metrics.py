@@ -7,12 +7,13 @@ terminal, plots, pages, loggers) needs to know. A metric of one's own is asked f
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedstill.core.registry import Registry
+from fedstill.core.value import by_field
 from fedstill.experiment.measures import Measure, measures
 
 Accuracies = Sequence[float | None]
@@ -63,7 +64,7 @@ class Shown:
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
-        return {f.name: getattr(self, f.name) for f in fields(Shown)}
+        return by_field(self, Shown)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Metric(Shown):
 
     def in_run(self, chosen: Measure) -> Shown:
         """How it is shown in a run whose measure is this one."""
-        known = {f.name: getattr(self, f.name) for f in fields(Shown)}
+        known = by_field(self, Shown)
         known["about"] = self.about.format(measure=chosen.title)
         known["direction"] = self.direction * (chosen.direction if self.follows else 1)
         return Shown(**known)
@@ -127,7 +128,7 @@ def wlp(accuracies: Accuracies, direction: int = 1) -> float:
     return min(known, key=lambda a: direction * a, default=float("nan"))
 
 
-metrics: Registry[Metric] = Registry("metric")
+metrics: Registry[Metric] = Registry("metric", instances_of=Metric)
 for _metric in (
     Metric("amp", "AMP", "{measure} averaged over the clients' own tests", follows=True,
            over=lambda v: amp(v.each, v.samples)),

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Storage
@@ -22,6 +23,7 @@ from fedstill.core.turn import Party, turn
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import stage
+from fedstill.parts.learner import LocalTraining
 
 METRICS = ("classifier_forward", "classifier_backward", "generator_forward", "generator_backward")
 SHORT, LONG = 1, 3
@@ -31,7 +33,7 @@ SHORT, LONG = 1, 3
 def passes(plan: Experiment) -> dict[str, float]:
     """Passes for each batch in the last of the plan's rounds, by a client with enough samples."""
     method: Any = plan.method
-    if not hasattr(method, "local_steps"):
+    if not isinstance(method, LocalTraining):
         raise UsageError(f"{plan.title}: its turn has no batches to count")
     with one_thread():
         ready = stage(plan, Storage())
@@ -59,11 +61,10 @@ def _counted(method: Any, env: Env, party: Party, state: Any, down: Any) -> Coun
     known: set[int] = set()
     kept: list[nn.Module] = []  # an id is a module's own only while the module is there
 
-    def build(client: int | None, seed: int | None) -> nn.Module:
+    def build(client: int | None, seed: int | None) -> Classifier:
         made = env.build(client, seed)
         first = next(part for part in made.modules() if not list(part.children()) and list(part.parameters()))
         for part in (first, made.head):
-            assert isinstance(part, nn.Module)
             part.register_forward_hook(lambda _, __, out: _note(count, "classifier", out, 0.5))
         known.update(id(part) for part in made.modules())
         kept.append(made)

@@ -33,12 +33,20 @@ BYTES = 127.0
 class Ready(nn.Module):
     """A trained model: raw inputs (as the data were, before any preprocessing) in, logits out.
 
-    `name` is the model's in its run, `class_names` are those of the logits, `signature` is the run's. Images are
-    brought to the model's size, and inputs normalised, inside.
+    `name` is the model's in its run, `recipe` says how its network is built, `class_names` are those of the logits,
+    `signature` is the run's. Images are brought to the model's size, and inputs normalised, inside.
     """
 
-    def __init__(self, classifier: nn.Module, signature: Signature, name: str, pixels: tuple[int, ...] | None) -> None:
+    def __init__(
+        self,
+        classifier: nn.Module,
+        signature: Signature,
+        name: str,
+        pixels: tuple[int, ...] | None,
+        recipe: Mapping[str, Any],
+    ) -> None:
         super().__init__()
+        self.recipe = recipe
         self.classifier = classifier
         self.signature = signature
         self.name = name
@@ -125,7 +133,8 @@ def load_model(path: str | Path, name: str | None = None, *, model: Any = None) 
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
     weights, of, chosen = trained(plan, env, checkpoint, name)
-    return Ready(env.module(weights, of), signature, chosen, pixels_of(specs))
+    recipe = signature.recipes[signature.of[-1 if of is None else of]]
+    return Ready(env.module(weights, of), signature, chosen, pixels_of(specs), recipe)
 
 
 def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None) -> tuple[State, int | None, str]:

@@ -87,6 +87,12 @@ class Result:
             return [Shown(**entry) for entry in written]
         return Scorer.of(self.experiment.get("metric", "accuracy"), self.experiment.get("metrics", ())).shown
 
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """The names of the clients where they have some, as the sites of a table do; empty where they are numbers."""
+        written = None if self.run_dir is None else RunDir(self.run_dir).read("partition.json")
+        return tuple((written or {}).get("client_names", ()))
+
     def metric(self, key: str) -> Shown:
         """One of the run's metrics, by its key."""
         known = {metric.key: metric for metric in self.metrics}

@@ -11,7 +11,6 @@ from typing import Any
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.method import Method
 from fedstill.core.shelf import Storage
-from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import active, direction, drive, ended, exhausted, one_thread
 from fedstill.experiment.examine import Examiner
@@ -170,9 +169,7 @@ def _partition(ready: Stage) -> dict[str, Any]:
 
 def _free(out: Path, plan: Experiment) -> Path:
     """A folder that says what runs, and is nobody else's: made here, so that two who start at once get two."""
-    data = plan.data if isinstance(plan.data, str) else "own-data"
-    alpha = plain(plan.partition).get("alpha")
-    stem = "-".join([plan.title, Path(data).stem, *([f"a{alpha:g}"] if alpha else []), f"s{plan.seed}"])
+    stem = "-".join([*plan.folder_words, f"s{plan.seed}"])
     for number in itertools.count(1):
         path = out / (stem if number == 1 else f"{stem}-{number}")
         try:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedstill.core import rng
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.method import Env
@@ -304,7 +304,8 @@ def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
 
 def pixels_of(specs: tuple[Any, ...]) -> tuple[int, ...] | None:
     """The image sides that all these models take."""
-    asked = [set(models[s].pixels) for s in set(filter(_named, specs)) if getattr(models[s], "pixels", None)]
+    known = [models[spec] for spec in set(filter(_named, specs))]
+    asked = [set(m.pixels) for m in known if isinstance(m, type) and issubclass(m, Classifier) and m.pixels]
     return tuple(sorted(set.intersection(*asked))) if asked else None
 
 
@@ -312,12 +313,12 @@ def _named(spec: Any) -> bool:
     return isinstance(spec, str) and ":" not in spec
 
 
-def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Callable[[int | None, int | None], nn.Module]:
+def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Callable[[int | None, int | None], Classifier]:
     """How `Env` builds modules: `specs` names the model of every client, and last the server's."""
-    prototypes: dict[int, nn.Module] = {}
+    prototypes: dict[int, Classifier] = {}
     first = {id(spec) if not isinstance(spec, str) else spec: i for i, spec in reversed(list(enumerate(specs)))}
 
-    def build(client: int | None, seed: int | None) -> nn.Module:
+    def build(client: int | None, seed: int | None) -> Classifier:
         spec = specs[-1 if client is None else client]
         if seed is not None:
             return initial(spec, kind, classes, seed)

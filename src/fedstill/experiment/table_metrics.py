@@ -5,27 +5,33 @@ personal                    mean accuracy of the clients' own models on the glob
 global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
 rounds_to:0.85              first round with that accuracy on the global test
 rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
+fluctuation                 mean change of AMP from one examined round to the next, second half (FedKF, robustness)
+bytes_to:0.85, bytes_to:fedavg  bytes both ways, of all clients, until that accuracy, or FedAvg's last AMP, is reached
 rounds_to:identified        first round from which on exactly the malicious are shut out
 seconds, slowdown           of all rounds without evaluation; over FedAvg's (FedKF X)
 seconds_to:fedavg, time_speedup  seconds a round times rounds_to:fedavg; FedAvg's over that (FedKF XI)
 seconds:identify …          mean seconds a round of a module on the server (FedTKD 6); total, total_without_training
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.metrics import METRICS, Shown
+from fedstill.experiment.metrics import ATTACK_SUCCESS, METRICS, Shown
 from fedstill.experiment.passes import METRICS as PASSES
 from fedstill.experiment.result import Result
 
-REPORTED = {metric.key: metric for metric in METRICS}
-PLAIN = (*REPORTED, "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup", "time_speedup")
+REPORTED = {metric.key: metric for metric in (*METRICS, ATTACK_SUCCESS)}
+PLAIN = (
+    *REPORTED, "fluctuation", "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup",
+    "time_speedup",
+)  # fmt: skip
 RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
 """Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
-PREFIXES = ("rounds_to", "seconds_to", "seconds")
+PREFIXES = ("rounds_to", "bytes_to", "seconds_to", "seconds")
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,14 @@ def described(metric: str) -> Shown:
     if metric in REPORTED:
         return REPORTED[metric]
     head, _, tail = metric.partition(":")
-    if head == "rounds_to":
+    if head in ("rounds_to", "bytes_to"):
         goals = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}
         goal = goals.get(tail) or f"{100 * float(tail):g} %"
+        if head == "bytes_to":
+            return Shown(metric, f"sent to reach {goal}", unit="MB", factor=1e-6, direction=-1, digits=1, limits=None)
         return Shown(metric, f"rounds to {goal}", unit="rounds", factor=1, direction=-1, digits=1, limits=None)
+    if metric == "fluctuation":
+        return Shown(metric, "fluctuation of AMP", direction=-1, limits=None)
     if head in ("seconds", "seconds_to"):
         title = "to FedAvg's last AMP" if head == "seconds_to" else tail.replace("_", " ") or "all rounds"
         return Shown(metric, title, unit="s", factor=1, direction=-1, limits=None)
@@ -107,11 +117,32 @@ def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] 
     if head == "rounds_to":
         name, accuracy = which(result, model)
         return _or_beyond(result, result.rounds_to(name, accuracy, float(tail)))
+    if metric == "fluctuation":
+        return fluctuation(result.curve(which(result, model)[0], "amp"))
+    if head == "bytes_to":
+        reached = reading(f"rounds_to:{tail}", result, model, fedavg)
+        return _sent(result, int(reached)) if isinstance(reached, float) else reached
     if metric == "speedup":
         return _ratio(len(fedavg[0].rows) if fedavg else None, _rounds_to_fedavg(result, model, fedavg))
     if head == "seconds" and tail:
         return _module(result, tail)
     return _times(metric, result, model, fedavg)
+
+
+def fluctuation(curve: Sequence[float | None]) -> float | None:
+    """The mean change, up or down, from one value to the next in the second half of a curve.
+
+    >>> fluctuation([0.1, 0.9, 0.5, 0.6, 0.4])             # of 0.5, 0.6, 0.4
+    0.15
+    """
+    half = [value for value in curve[len(curve) // 2 :] if value is not None]
+    steps = [abs(after - before) for before, after in pairwise(half)]
+    return fmean(steps) if steps else None
+
+
+def _sent(result: Result, rounds: int) -> float:
+    """Bytes down and up of all clients, to this round."""
+    return float(sum(sum(way.values()) for row in result.rows[:rounds] for way in row["bytes"].values()))
 
 
 def _times(metric: str, result: Result, model: str, fedavg: tuple[Result, str] | None) -> Reading:

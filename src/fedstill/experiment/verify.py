@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import UsageError
+from fedstill.core.value import by_field
 from fedstill.experiment.centralised import student_record, teacher_plan
 from fedstill.experiment.records import Record, record_of
 from fedstill.experiment.run import start
@@ -51,7 +52,8 @@ def verified(record: Record, rounds: int | None = None) -> Check:
         start(replace(run, rounds=short), out=path.parent, name=path.name)
         again = student_record(plan, path) if student else record_of(path)
     names = ("data", "split") if short < plan.rounds else tuple(PARTS)
-    parts = {PARTS[name]: getattr(record, name) == getattr(again, name) for name in names}
+    before, after = by_field(record), by_field(again)
+    parts = {PARTS[name]: before[name] == after[name] for name in names}
     if short < plan.rounds:
         parts[f"the curves to round {short}"] = _shared(record, again)
     then, now = record.versions, again.versions

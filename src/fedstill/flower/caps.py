@@ -6,11 +6,11 @@ model its own. Both caps are settings of the experiment (`largest_share`, `large
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from statistics import median
 from typing import Any
 
 from fedstill.core.record import leaves
+from fedstill.core.value import by_field
 
 FEWEST = 3
 """With fewer sites there is no majority to measure one against."""
@@ -58,14 +58,12 @@ def outsized(round: Mapping[int, tuple[Any, Any]], times: float) -> dict[int, st
 
 def norm(upload: Any, down: Any) -> float:
     """The Euclidean norm of an update: of all floating-point tensors, less those of the download of the same name."""
-    before = {
-        f"{field.name}{path}": tensor for field in fields(down) for path, tensor in leaves(getattr(down, field.name))
-    }
+    before = {f"{name}{path}": tensor for name, part in by_field(down).items() for path, tensor in leaves(part)}
     total = 0.0
-    for field in fields(upload):
-        for path, tensor in leaves(getattr(upload, field.name)):
+    for name, part in by_field(upload).items():
+        for path, tensor in leaves(part):
             if tensor.is_floating_point():
-                was = before.get(f"{field.name}{path}")
+                was = before.get(f"{name}{path}")
                 same = was is not None and was.shape == tensor.shape
                 change = tensor.double() - was.double() if was is not None and same else tensor.double()
                 total += float(change.square().sum())

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core import record
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import Abstains, RunError, UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.shelf import Shelf, Storage
 from fedstill.core.turn import turn
@@ -55,6 +55,8 @@ def take_turn(message: Any, context: Any) -> Any:
         env = ready.env.at(job["round"], job["client"])
         answer = record.dumps(turn(plan.method, env, ready.party(job["client"]), state, down))
         said = {"seconds": time.perf_counter() - began}
+    except Abstains as why:
+        answer, said = b"", {"abstains": str(why)}
     except Exception as error:
         answer, said = b"", {"error": describe(error), "traceback": traceback.format_exc()}
     return Message(packed(json.dumps(said).encode(), answer), reply_to=message)
@@ -106,6 +108,9 @@ class FlowerSimulation:
                     continue
                 words, answer = unpacked(message.content)
                 said = json.loads(words)
+                if "abstains" in said:
+                    replies[client] = Reply(client, env.sizes[client], None, error=said["abstains"])
+                    continue
                 if "error" in said:
                     fault = RunError(f"client {client} failed in round {env.round + 1}: {said['error']}")
                     fault.add_note(said["traceback"])

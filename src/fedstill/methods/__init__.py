@@ -26,6 +26,7 @@ from fedstill.methods.fedgh import FedGH
 from fedstill.methods.fedgkd import FedGKD
 from fedstill.methods.fedhe import FedHe
 from fedstill.methods.fedhkd import FedHKD
+from fedstill.methods.fedkd import FedKD
 from fedstill.methods.fedkf import FedKF, FedKFMinus
 from fedstill.methods.fedlc import FedLC
 from fedstill.methods.fedmd import FedMD
@@ -64,6 +65,7 @@ __all__ = [
     "FedGen",
     "FedHKD",
     "FedHe",
+    "FedKD",
     "FedKF",
     "FedKFMinus",
     "FedLC",

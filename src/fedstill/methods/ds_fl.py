@@ -7,7 +7,7 @@ Computing 2023 (arXiv 2020).
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn.functional import softmax
 
 from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import State, record
-from fedstill.core.value import setting
+from fedstill.core.value import by_field, setting
 from fedstill.methods.logits import LogitExchange
 from fedstill.parts.distil import Lesson, distil, soft_kl
 from fedstill.parts.learner import Learner, Memory, optimizer_of
@@ -84,4 +84,4 @@ class DSFL(LogitExchange):
 
 def told(exchange: Exchange) -> dict[str, Any]:
     """The fields that every logit method's server keeps."""
-    return {f.name: getattr(exchange, f.name) for f in fields(Exchange)}
+    return by_field(exchange, Exchange)

@@ -5,7 +5,7 @@ Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -14,12 +14,13 @@ from torch.nn.functional import softmax
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
-from fedstill.core.value import setting
+from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.logit_fusion import LogitFusion
 from fedstill.parts.architectures import SERVER, holder, kinds_of, titled
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.distil import Lesson, Patience, distil, opinions, uploads_of
+from fedstill.parts.forms import InForms
 from fedstill.parts.gather import Everyone, Gather, Update, average
 from fedstill.parts.learner import Learner, LocalTraining
 from fedstill.parts.losses import cross_entropy
@@ -37,16 +38,11 @@ class Fusion:
     """Distillation steps of the last round, by architecture."""
 
 
-@methods.register("feddf")
 @dataclass(frozen=True)
-class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
-    """Teacher: the mean of the clients' logits on proxy samples; one student for each architecture."""
+class Distillation(LocalTraining):
+    """The settings of both forms."""
 
-    paper = "Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020"
     private_learners = 1
-    needs_public = True
-    one_architecture = False
-    mode: Literal["weights", "logits"] = setting("weights", doc="logits: FedTKD's form, clients send logits only")
     distill_lr: float = setting(1e-3, gt=0, doc="Adam's rate for distillation")
     distill_batch: int = setting(64, ge=1, doc="batch size of distillation")
     distill_steps: int = setting(500, ge=1, doc="most steps of distillation in a round")
@@ -56,44 +52,38 @@ class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
     temperature: float = setting(1.0, gt=0, doc="t of the distillation")
     gather: Gather = setting(Everyone(), doc="what the server does with the replies first")
 
-    @property
-    def by_logits(self) -> LogitFusion | None:
-        """The method that does the work in the logit form."""
-        if self.mode == "weights":
-            return None
-        return LogitFusion(**{f.name: getattr(self, f.name) for f in fields(LogitFusion)})
 
-    def init_server(self, env: Env) -> Any:
+@dataclass(frozen=True)
+class WeightFusion(Distillation, Method[Fusion, None, Broadcast, Update]):
+    """The paper's form: clients send weights; the server distils their ensemble into a student per architecture."""
+
+    needs_public = True
+    one_architecture = False
+
+    def init_server(self, env: Env) -> Fusion:
         """A student for each architecture, from the seed."""
-        if self.by_logits:
-            return self.by_logits.init_server(env)
         kinds = kinds_of(env)
         students = {kind: env.initial(holder(kind)) for kind in sorted(set(kinds.values()))}
         return Fusion(students, students, kinds, self.gather.init(env, env.initial()), {})
 
-    def init_client(self, env: Env) -> Any:
-        """A client keeps nothing; in the logit form, its own model."""
-        return self.by_logits.init_client(env) if self.by_logits else None
+    def init_client(self, env: Env) -> None:
+        """A client keeps nothing."""
+        return
 
-    def download(self, env: Env, server: Any) -> Broadcast:
-        """The student of the client's architecture; in the logit form, the global logits."""
-        if self.by_logits:
-            return self.by_logits.download(env, server)  # type: ignore[return-value]
+    def download(self, env: Env, server: Fusion) -> Broadcast:
+        """The student of the client's architecture."""
+        assert env.client is not None
         return Broadcast(server.students[server.kinds[env.client]])
 
-    def client(self, env: Env, state: Any, down: Any, data: Samples) -> tuple[Any, Update]:
+    def client(self, env: Env, state: None, down: Broadcast, data: Samples) -> tuple[None, Update]:
         """Local epochs from the student."""
-        if self.by_logits:
-            return self.by_logits.client(env, state, down, data)  # type: ignore[return-value]
         learner = self.learner(env, env.module(down.weights, env.client))
         for x, y in self.batches(env, data, learner.module):
             learner.step(cross_entropy(learner(x), y))
         return None, Update(learner.weights)
 
-    def server(self, env: Env, server: Any, replies: Sequence[Reply[Any]]) -> Any:
+    def server(self, env: Env, server: Fusion, replies: Sequence[Reply[Update]]) -> Fusion:
         """Average within each architecture, then distil the ensemble of all clients into each average."""
-        if self.by_logits:
-            return self.by_logits.server(env, server, replies)
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return server
@@ -118,44 +108,39 @@ class FedDF(LocalTraining, Method[Any, Any, Any, Update]):
         logits = opinions(env, teachers, images).mean(0)
         return Lesson(images, softmax(logits / self.temperature, -1))
 
-    def uploads(self) -> type:
-        """Weights, or logits."""
-        return self.by_logits.upload_type() if self.by_logits else Update
+    def template(self, env: Env) -> Update:
+        """Weights of the client's architecture."""
+        return Update(env.form(env.client))
 
-    def downloads(self) -> type:
-        """Weights, or logits."""
-        return self.by_logits.download_type() if self.by_logits else Broadcast
-
-    def template(self, env: Env) -> Any:
-        """Weights of the client's architecture, or logits."""
-        return self.by_logits.template(env) if self.by_logits else Update(env.form(env.client))
-
-    def objection(self, env: Env, upload: Any) -> str | None:
-        """Logits under the wrong index are refused."""
-        return self.by_logits.objection(env, upload) if self.by_logits else None
-
-    def models(self, env: Env, server: Any) -> Mapping[str, State]:
+    def models(self, env: Env, server: Fusion) -> Mapping[str, State]:
         """`global`, after distillation, and `average`, before it; with the client's number for other architectures."""
-        if self.by_logits:
-            return {}
         after = {titled("global", kind): weights for kind, weights in server.students.items()}
         before = {titled("average", kind): weights for kind, weights in server.averages.items()}
         return {**after, **before, **self.gather.models(env, server.memory)}
 
-    def architectures(self, env: Env, server: Any) -> Mapping[str, int]:
+    def architectures(self, env: Env, server: Fusion) -> Mapping[str, int]:
         """Whose architecture the models have that are not the server's."""
-        if self.by_logits:
-            return {}
         others = [kind for kind in server.students if kind != SERVER]
         return {titled(name, kind): kind for kind in others for name in ("global", "average")}
 
-    def own(self, env: Env, state: Any) -> State | None:
-        """The client's own model, in the logit form."""
-        return self.by_logits.own(env, state) if self.by_logits else None
-
-    def facts(self, env: Env, server: Any) -> Mapping[str, Any]:
+    def facts(self, env: Env, server: Fusion) -> Mapping[str, Any]:
         """How many steps distillation took until it stopped."""
-        if self.by_logits:
-            return self.by_logits.facts(env, server)
-        told = {titled("global", kind): count for kind, count in server.steps.items()}
-        return {**self.gather.facts(env, server.memory), "distill_steps": told}
+        steps = {titled("global", kind): count for kind, count in server.steps.items()}
+        return {**self.gather.facts(env, server.memory), "distill_steps": steps}
+
+
+@methods.register("feddf")
+@dataclass(frozen=True)
+class FedDF(Distillation, InForms):
+    """Teacher: the mean of the clients' logits on proxy samples; one student for each architecture."""
+
+    paper = "Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020"
+    needs_public = True
+    one_architecture = False
+    mode: Literal["weights", "logits"] = setting("weights", doc="logits: FedTKD's form, clients send logits only")
+
+    @property
+    def form(self) -> WeightFusion | LogitFusion:
+        """The paper's, or FedTKD's."""
+        form = WeightFusion if self.mode == "weights" else LogitFusion
+        return form(**by_field(self, form))

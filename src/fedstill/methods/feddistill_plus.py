@@ -14,12 +14,13 @@ from torch import Tensor
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
-from fedstill.core.value import setting
+from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.fedhe import ClassWisdom, MeanLogits, fused
 from fedstill.parts.distil import uploads_of
+from fedstill.parts.forms import InForms
 from fedstill.parts.gather import Everyone, Gather, Remember, average
-from fedstill.parts.learner import LocalTraining, Memory
+from fedstill.parts.learner import Learner, LocalTraining, Memory
 from fedstill.parts.losses import cross_entropy, kl
 
 
@@ -54,49 +55,23 @@ class Own:
     memory: Memory
 
 
-@methods.register("feddistill-plus")
 @dataclass(frozen=True)
-class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]):
-    """CE plus γ KL to the softmax of the global mean logits of the sample's class."""
+class ClassLogits(LocalTraining):
+    """The settings of both forms."""
 
-    paper = "Jeong et al., Federated Distillation and Augmentation under Non-IID Private Data, 2018"
     private_learners = 1
-    one_architecture = False  # of each instance: whether it shares weights
-    one_download = True
-    share_weights: bool = setting(True, doc="also average weights; false: class logits only, networks may differ")
     gamma: float = setting(1.0, ge=0, doc="weight of the distillation")
     gather: Gather = setting(
         Remember(), doc="what the server does with the replies (everyone, where no weights travel)"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "one_architecture", self.share_weights)
-        if not self.share_weights and isinstance(self.gather, Remember):  # there are no weights to remember
-            object.__setattr__(self, "gather", Everyone())
 
-    def init_server(self, env: Env) -> Shared:
-        """Nothing is known of any class."""
-        weights = env.initial() if self.share_weights else None
-        unknown = ClassWisdom(torch.zeros(env.classes, env.classes), torch.zeros(env.classes).bool())
-        return Shared(unknown, weights, self.gather.init(env, weights))
+@dataclass(frozen=True)
+class Form(ClassLogits, Method[Shared, Own, Any, Any]):
+    """What both forms share: the loss, the mean logits of each class on the way, and what is reported."""
 
-    def init_client(self, env: Env) -> Own:
-        """A model of the client's own architecture."""
-        return Own(env.initial(None if self.share_weights else env.client), {})
-
-    def download(self, env: Env, server: Shared) -> ClassWisdom:
-        """Class logits, and w where weights are shared."""
-        if server.weights is None:
-            return server.wisdom
-        return ClassWisdomAndWeights(server.wisdom.logits, server.wisdom.known, server.weights)
-
-    def client(self, env: Env, state: Own, down: ClassWisdom, data: Samples) -> tuple[Own, MeanLogits]:
-        """E epochs; the logits of each class are averaged as the samples pass."""
-        if isinstance(down, ClassWisdomAndWeights):
-            learner = self.learner(env, env.module(down.weights))
-        else:
-            learner = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
+    def taught(self, env: Env, learner: Learner, down: ClassWisdom, data: Samples) -> tuple[Tensor, Tensor]:
+        """E epochs; the logits of each class, averaged as the samples passed, and which classes there were."""
         wisdom, known = down.logits.to(env.device), down.known.to(env.device)
         total, count = torch.zeros_like(wisdom), torch.zeros_like(known, dtype=wisdom.dtype)
         for x, y in self.batches(env, data, learner.module):
@@ -104,11 +79,7 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
             learner.step(self.loss(logits, y, wisdom, known))
             total.index_add_(0, y, logits.detach())
             count.index_add_(0, y, torch.ones_like(y, dtype=count.dtype))
-        weights = learner.weights
-        means, seen = (total / count.clamp_min(1).unsqueeze(1)).cpu(), (count > 0).cpu()
-        if self.share_weights:
-            return Own(weights, {}), MeanLogitsAndWeights(means, seen, weights)
-        return Own(weights, learner.memory), MeanLogits(means, seen)
+        return (total / count.clamp_min(1).unsqueeze(1)).cpu(), (count > 0).cpu()
 
     def loss(self, logits: Tensor, y: Tensor, wisdom: Tensor, known: Tensor) -> Tensor:
         """CE + γ KL(p̄_y ‖ p), the KL over samples whose class is known; a batch's unknown samples count as 0."""
@@ -117,35 +88,6 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
             loss = loss + self.gamma * taught.float().mean() * kl(wisdom[y[taught]], logits[taught])
         return loss
 
-    def server(self, env: Env, server: Shared, replies: Sequence[Reply[MeanLogits]]) -> Shared:
-        """Class logits from the clients that have the class; w ← Σ n_k w_k / Σ n_k where weights are shared."""
-        memory, kept = self.gather.gather(env, server.memory, replies)
-        if not kept:
-            return Shared(server.wisdom, server.weights, memory)
-        return Shared(fused(server.wisdom, uploads_of(kept)), average(kept) if self.share_weights else None, memory)
-
-    def template(self, env: Env) -> MeanLogits:
-        """Logits and presence of every class; weights where they are shared."""
-        blank = torch.zeros(env.classes, env.classes), torch.zeros(env.classes).bool()
-        return MeanLogitsAndWeights(*blank, env.form()) if self.share_weights else MeanLogits(*blank)
-
-    @classmethod
-    def upload_type(cls) -> type:
-        """With weights, unless the settings say otherwise."""
-        return MeanLogitsAndWeights
-
-    def uploads(self) -> type:
-        """With weights, or without."""
-        return MeanLogitsAndWeights if self.share_weights else MeanLogits
-
-    def downloads(self) -> type:
-        """With weights, or without."""
-        return ClassWisdomAndWeights if self.share_weights else ClassWisdom
-
-    def models(self, env: Env, server: Shared) -> Mapping[str, State]:
-        """`active` and what the gather adds, where weights are shared; else none."""
-        return {} if server.weights is None else {"active": server.weights, **self.gather.models(env, server.memory)}
-
     def own(self, env: Env, state: Own) -> State:
         """The client's model after its last turn."""
         return state.weights
@@ -153,3 +95,112 @@ class FedDistillPlus(LocalTraining, Method[Shared, Own, ClassWisdom, MeanLogits]
     def facts(self, env: Env, server: Shared) -> Mapping[str, Any]:
         """How many classes are known, and what the gather reports."""
         return {"known_classes": int(server.wisdom.known.sum()), **self.gather.facts(env, server.memory)}
+
+
+@dataclass(frozen=True)
+class WithoutWeights(Form):
+    """The workshop paper's form: only class logits travel, and networks may differ."""
+
+    one_architecture = False
+    one_download = True
+
+    def init_server(self, env: Env) -> Shared:
+        """Nothing is known of any class."""
+        return Shared(nothing_known(env), None, self.gather.init(env, None))
+
+    def init_client(self, env: Env) -> Own:
+        """A model of the client's own architecture."""
+        return Own(env.initial(env.client), {})
+
+    def download(self, env: Env, server: Shared) -> ClassWisdom:
+        """Class logits."""
+        return server.wisdom
+
+    def client(self, env: Env, state: Own, down: ClassWisdom, data: Samples) -> tuple[Own, MeanLogits]:
+        """E epochs, where model and optimiser stopped the last time."""
+        learner = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
+        upload = MeanLogits(*self.taught(env, learner, down, data))
+        return Own(learner.weights, learner.memory), upload
+
+    def server(self, env: Env, server: Shared, replies: Sequence[Reply[MeanLogits]]) -> Shared:
+        """Class logits from the clients that have the class."""
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        return Shared(fused(server.wisdom, uploads_of(kept)) if kept else server.wisdom, None, memory)
+
+    def template(self, env: Env) -> MeanLogits:
+        """Logits and presence of every class."""
+        blank = nothing_known(env)
+        return MeanLogits(blank.logits, blank.known)
+
+
+@dataclass(frozen=True)
+class WithWeights(Form):
+    """FedGen's form: weights are averaged as well."""
+
+    one_download = True
+
+    def init_server(self, env: Env) -> Shared:
+        """w⁰; nothing is known of any class."""
+        weights = env.initial()
+        return Shared(nothing_known(env), weights, self.gather.init(env, weights))
+
+    def init_client(self, env: Env) -> Own:
+        """w⁰."""
+        return Own(env.initial(), {})
+
+    def download(self, env: Env, server: Shared) -> ClassWisdomAndWeights:
+        """Class logits and w."""
+        assert server.weights is not None
+        return ClassWisdomAndWeights(server.wisdom.logits, server.wisdom.known, server.weights)
+
+    def client(
+        self, env: Env, state: Own, down: ClassWisdomAndWeights, data: Samples
+    ) -> tuple[Own, MeanLogitsAndWeights]:
+        """E epochs from w."""
+        learner = self.learner(env, env.module(down.weights))
+        means, seen = self.taught(env, learner, down, data)
+        weights = learner.weights
+        return Own(weights, {}), MeanLogitsAndWeights(means, seen, weights)
+
+    def server(self, env: Env, server: Shared, replies: Sequence[Reply[MeanLogitsAndWeights]]) -> Shared:
+        """Class logits from the clients that have the class; w ← Σ n_k w_k / Σ n_k."""
+        memory, kept = self.gather.gather(env, server.memory, replies)
+        if not kept:
+            return Shared(server.wisdom, server.weights, memory)
+        return Shared(fused(server.wisdom, uploads_of(kept)), average(kept), memory)
+
+    def template(self, env: Env) -> MeanLogitsAndWeights:
+        """Logits and presence of every class, and weights."""
+        blank = nothing_known(env)
+        return MeanLogitsAndWeights(blank.logits, blank.known, env.form())
+
+    def models(self, env: Env, server: Shared) -> Mapping[str, State]:
+        """`active` and what the gather adds."""
+        assert server.weights is not None
+        return {"active": server.weights, **self.gather.models(env, server.memory)}
+
+
+def nothing_known(env: Env) -> ClassWisdom:
+    """No class has global logits."""
+    return ClassWisdom(torch.zeros(env.classes, env.classes), torch.zeros(env.classes).bool())
+
+
+@methods.register("feddistill-plus")
+@dataclass(frozen=True)
+class FedDistillPlus(ClassLogits, InForms):
+    """CE plus γ KL to the softmax of the global mean logits of the sample's class."""
+
+    paper = "Jeong et al., Federated Distillation and Augmentation under Non-IID Private Data, 2018"
+    one_architecture = False  # of each value: whether it shares weights
+    share_weights: bool = setting(True, doc="also average weights; false: class logits only, networks may differ")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.share_weights and isinstance(self.gather, Remember):  # there are no weights to remember
+            object.__setattr__(self, "gather", Everyone())
+
+    @property
+    def form(self) -> WithWeights | WithoutWeights:
+        """With weights, or class logits alone."""
+        form = WithWeights if self.share_weights else WithoutWeights
+        return form(**by_field(self, form))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
@@ -86,28 +87,29 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
 
     def client(self, env: Env, state: None, down: Rehearsal, data: Samples) -> tuple[None, CountedUpdate]:
         """CE + a CE(head(G(ŷ)), ŷ) + b KL(head(G(y)) ‖ p(x)); CE alone while there is no generator."""
-        learner = self.learner(env, env.module(down.weights))
+        module = env.module(down.weights)
+        learner = self.learner(env, module)
         generator = None if down.generator is None else frozen(self.make_generator(env, down.generator))
         stream = env.stream("rehearsal")
-        for x, y in self.batches(env, data, learner.module):
+        for x, y in self.batches(env, data, module):
             logits = learner(x)
             loss = cross_entropy(logits, y)
             if generator is not None:
-                loss = loss + self.rehearse(env, learner.module, generator, logits, y, stream)
+                loss = loss + self.rehearse(env, module, generator, logits, y, stream)
             learner.step(loss)
         return None, CountedUpdate(learner.weights, data.counts(env.classes))
 
     def rehearse(
-        self, env: Env, module: nn.Module, generator: nn.Module, logits: Tensor, y: Tensor, stream: torch.Generator
+        self, env: Env, module: Classifier, generator: nn.Module, logits: Tensor, y: Tensor, stream: torch.Generator
     ) -> Tensor:
         """Both terms with generated features; the teacher head(G(y)) is a constant."""
         fading = self.decay**env.round
         any_label = torch.randint(env.classes, (self.generator_batch,), generator=stream).to(env.device)
-        of_any = module.head(generator(self.draw(env, len(any_label), stream), any_label))  # type: ignore[operator]
+        of_any = module.head(generator(self.draw(env, len(any_label), stream), any_label))
         loss = self.alpha * cross_entropy(of_any, any_label)
         if self.beta:  # FedKF's form of FedGen has b = 0, and does not run this branch
             with torch.no_grad():
-                same = module.head(generator(self.draw(env, len(y), stream), y))  # type: ignore[operator]
+                same = module.head(generator(self.draw(env, len(y), stream), y))
             loss = loss + self.beta * kl(same, logits)
         return fading * loss
 
@@ -130,7 +132,7 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
             features = artist.module(z, y)
             loss = diversity(z, features)
             for share, head in zip(shares, heads, strict=True):
-                loss = loss + (share * cross_entropy(head(features), y, reduction="none")).mean()  # type: ignore[operator]
+                loss = loss + (share * cross_entropy(head(features), y, reduction="none")).mean()
             artist.step(loss)
         return Consensus(average(kept), artist.weights, artist.memory, memory)
 

@@ -108,8 +108,8 @@ class KnowledgeFusion(Averaging):
                 student.step(cross_entropy(student(x), y))
                 continue
             imagined = self.imagine(env, artist, stream)
-            features = teacher.features(imagined)  # type: ignore[operator]
-            wisdom: Tensor = teacher.head(features)  # type: ignore[operator]
+            features = teacher.features(imagined)
+            wisdom: Tensor = teacher.head(features)
             lesson = (x, y, imagined.detach(), wisdom.detach())
             if self.rivals(env):  # the generator looks for what the student does not know even after its step
                 student.step(*self.student_loss(student, *lesson))

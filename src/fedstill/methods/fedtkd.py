@@ -19,7 +19,7 @@ from fedstill.parts.gather import Gather
 from fedstill.parts.learner import Learner
 from fedstill.parts.losses import cross_entropy
 from fedstill.parts.public_logits import Wisdom
-from fedstill.parts.trust import Identify, class_weights, fuse
+from fedstill.parts.trust import Identify, class_weights, fuse, fusion_weights
 
 
 @methods.register("fedtkd")
@@ -53,9 +53,14 @@ class FedTKD(LogitExchange):
     def conclude(
         self, env: Env, logits: Tensor, labels: Tensor, server: Tensor | None
     ) -> tuple[Tensor, Tensor, Mapping[str, float]]:
-        """Fuse (algorithm 2), weigh (17)–(19)."""
+        """Fuse (algorithm 2), weigh (17)–(19).
+
+        The paper's "calculate weight" (table 6) grows with the clients, so it holds (10)–(12) as well.
+        """
         began = time.perf_counter()
-        fused = fuse(logits, labels, self.temperature, server)
+        shares = fusion_weights(logits, labels, self.temperature)
+        weighed = time.perf_counter()
+        fused = fuse(logits, labels, self.temperature, server, shares)
         ended = time.perf_counter()
         weights = class_weights(fused, labels, self.beta, self.temperature)
-        return fused, weights, {"fuse": ended - began, "weigh": time.perf_counter() - ended}
+        return fused, weights, {"fuse": ended - weighed, "weigh": weighed - began + time.perf_counter() - ended}

@@ -40,19 +40,20 @@ class Moon(Averaging):
 
     def client(self, env: Env, state: Previous | None, down: Broadcast, data: Samples) -> tuple[Previous, Update]:
         """E epochs of SGD from w; in a first turn the previous model is w itself, and the contrast without gradient."""
-        learner = self.learner(env, env.module(down.weights))
+        module = env.module(down.weights)
+        learner = self.learner(env, module)
         near = far = None
         if state is not None and self.mu:
             near, far = frozen(env.module(down.weights)), frozen(env.module(state.weights))
-        for x, y in self.batches(env, data, learner.module):
+        for x, y in self.batches(env, data, module):
             if near is None or far is None:
                 learner.step(cross_entropy(learner(x), y))
                 continue
             with learner.watched():
-                features: Tensor = learner.module.features(x)  # type: ignore[operator]
-                logits: Tensor = learner.module.head(features)  # type: ignore[operator]
+                features = module.features(x)
+                logits: Tensor = module.head(features)
             with torch.no_grad():
-                wanted, left = near.features(x), far.features(x)  # type: ignore[operator]
+                wanted, left = near.features(x), far.features(x)
             learner.step(cross_entropy(logits, y) + self.mu * contrast(features, wanted, left, self.tau))
         weights = learner.weights
         kept, upload = self.gather.outgoing(env, state and state.kept, weights)

@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.rng import seeded
-from fedstill.models.classifier import Classifier
 
 
 def adopt(own: nn.Module, kind: Kind, classes: int, title: str) -> Classifier:
@@ -92,12 +92,11 @@ def _run(call: Any, *inputs: Tensor) -> Any:
 
 
 def _declared(probe: nn.Module, output: Tensor, kind: Kind) -> Tensor | None:
-    features, head = getattr(probe, "features", None), getattr(probe, "head", None)
-    if not callable(features) or not isinstance(head, nn.Module):
+    if not isinstance(probe, Featured) or not isinstance(probe.head, nn.Module):
         return None
     try:
-        vectors: Tensor = _run(features, _noise(kind))
-        agree = vectors.dim() == 2 and torch.allclose(_run(head, vectors), output, atol=1e-5)
+        vectors: Tensor = _run(probe.features, _noise(kind))
+        agree = vectors.dim() == 2 and torch.allclose(_run(probe.head, vectors), output, atol=1e-5)
     except Exception:  # `features` that mean something else, such as the convolutions of a VGG
         return None
     return vectors if agree else None
@@ -108,6 +107,16 @@ def _same_prediction(logits: Tensor, output: Tensor) -> bool:
         return False
     chances = logits.softmax(1)
     return torch.allclose(output.softmax(1), chances, atol=1e-5) or torch.allclose(output, chances, atol=1e-5)
+
+
+@runtime_checkable
+class Featured(Protocol):
+    """A module that says what its feature vectors are, and what makes logits of them."""
+
+    head: nn.Module
+
+    def features(self, x: Tensor) -> Tensor:
+        """The feature vectors (batch, width) of inputs."""
 
 
 @runtime_checkable
@@ -166,12 +175,14 @@ class Adopted(Classifier):
 class Declared(Adopted):
     """A module with features() and head of its own."""
 
+    _own: Any  # a `Featured`, by trial
+
     def __init__(self, own: nn.Module, width: int) -> None:
         super().__init__(own, head=own.get_submodule("head"), width=width)
 
     def features(self, x: Tensor) -> Tensor:
         """The module's own features."""
-        features: Tensor = self._own.features(x)  # type: ignore[operator]
+        features: Tensor = self._own.features(x)
         return features
 
 

@@ -9,20 +9,19 @@
 
 import copy
 import inspect
-import os
-import sys
 from collections.abc import Callable
-from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
-from fedstill.core.registry import Registry
+from fedstill.core.registry import Registry, import_named
 from fedstill.core.rng import seeded
 from fedstill.models.adopt import adopt, one_line
-from fedstill.models.classifier import Classifier, Shape, as_kind, refuse_other_kinds
+from fedstill.models.classifier import Shape, as_kind, refuse_other_kinds
 from fedstill.models.registry import models
 
 Spec = str | nn.Module | Callable[..., nn.Module]
@@ -46,26 +45,14 @@ def build_model(spec: Spec, kind: Kind | Shape, classes: int) -> Classifier:
     kind = as_kind(kind)
     if isinstance(spec, nn.Module):
         return adopt(copy.deepcopy(spec), kind, classes, type(spec).__qualname__)
-    title = getattr(spec, "__qualname__", repr(spec))
+    title = spec.__qualname__ if isinstance(spec, type | FunctionType) else repr(spec)
     if isinstance(spec, str) and ":" not in spec:
         model: Classifier = _called(models[spec], kind, classes, title)
         return model
-    factory = _imported(spec) if isinstance(spec, str) else spec
+    factory = import_named("model", spec) if isinstance(spec, str) else spec
     if not callable(factory):
         raise UsageError(f"model = {title}: must be a name, 'package.module:factory', a class, a function or a module")
     return adopt(_called(factory, kind, classes, title), kind, classes, title)
-
-
-def _imported(spec: str) -> Any:
-    path, _, attribute = spec.partition(":")
-    try:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns
-        return getattr(import_module(path), attribute)
-    except AttributeError as problem:
-        raise UsageError(f"model = {spec!r}: cannot import {attribute!r} from {path}: {problem}") from problem
-    except Exception as problem:
-        raise UsageError(f"model = {spec!r}: cannot import {path}: {one_line(problem)}") from problem
 
 
 def _called(factory: Callable[..., Any], kind: Kind, classes: int, title: str) -> Any:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.kind import Kind
 from fedstill.models.finish import finish
 from fedstill.models.generator import Generator, build_generator
@@ -105,12 +106,12 @@ def build_conditional(name: str, kind: Kind, classes: int, noise: int, channels:
     return LabelledGenerator(build_generator(name, kind, noise + classes, channels), classes)
 
 
-def feature_width(module: nn.Module, kind: Kind) -> int:
+def feature_width(module: Classifier, kind: Kind) -> int:
     """How long the module's feature vectors are, found by a trial; a module without features says so."""
     mode = module.training
     module.eval()
     device = next(module.parameters()).device
     with torch.no_grad():
-        features: Tensor = module.features(kind.noise(1, torch.Generator()).to(device))  # type: ignore[operator]
+        features = module.features(kind.noise(1, torch.Generator()).to(device))
     module.train(mode)
     return features.shape[1]

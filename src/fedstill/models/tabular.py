@@ -7,8 +7,8 @@ categories. An embedding is a matrix times the block, so that a generator's soft
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.data.kinds import Table
-from fedstill.models.classifier import Classifier
 from fedstill.models.registry import models
 
 HIDDEN = 64

@@ -7,8 +7,8 @@ generator imagines, which are embeddings, enter where real ones do.
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.data.kinds import Tokens
-from fedstill.models.classifier import Classifier
 from fedstill.models.registry import models
 
 

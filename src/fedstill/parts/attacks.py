@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
-from fedstill.core.record import Carries, carried, field_carrying, replaced
+from fedstill.core.record import Carries, State, carried, field_carrying, replaced
 from fedstill.core.registry import Registry
 from fedstill.core.turn import AnyMethod, Turn, Wrapper
 from fedstill.core.value import setting
@@ -171,15 +171,21 @@ class WeightAttack(Attack, ABC):
             else tensor
             for name, tensor in trained.items()
         }
-        change = carried(upload, Carries.CHANGE)
-        if change is not None:
-            moved = {n: c + (forged[n].double() - trained[n].double()) for n, c in change.items()}
-            upload = replaced(upload, moved, Carries.CHANGE)
-        return replaced(upload, forged, Carries.WEIGHTS)
+        return sent_instead(upload, forged)
 
     @abstractmethod
     def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:
         """What it sends instead of a trained tensor."""
+
+
+def sent_instead(upload: Any, forged: State) -> Any:
+    """The upload with forged weights; where it tells their change since the last upload, that is moved as well."""
+    change = carried(upload, Carries.CHANGE)
+    if change is not None:
+        trained = carried(upload, Carries.WEIGHTS)
+        moved = {n: c + (forged[n].double() - trained[n].double()) for n, c in change.items()}
+        upload = replaced(upload, moved, Carries.CHANGE)
+    return replaced(upload, forged, Carries.WEIGHTS)
 
 
 @attacks.register("sign-flip")

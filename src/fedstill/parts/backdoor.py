@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
-from fedstill.core.record import Carries, carried, field_carrying, replaced
+from fedstill.core.record import Carries, carried, field_carrying
 from fedstill.core.turn import AnyMethod
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.parts.attacks import Attack, attacks
+from fedstill.parts.attacks import Attack, attacks, sent_instead
 from fedstill.parts.gather import lacking
 
 
@@ -69,7 +69,7 @@ class Backdoor(Attack):
         forged = {
             n: received[n] + self.boost * (t - received[n]) if t.is_floating_point() else t for n, t in trained.items()
         }
-        return replaced(upload, forged, Carries.WEIGHTS)
+        return sent_instead(upload, forged)
 
     def trap(self, samples: Samples) -> Samples:
         """Test samples of other classes, with the trigger: those taken for the target are the attack's successes."""

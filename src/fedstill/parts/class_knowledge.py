@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.kind import Kind
 from fedstill.core.method import Env
 from fedstill.core.record import Carries, State, carries, record
@@ -54,7 +55,7 @@ def by_class(before: Tensor, known: Tensor, told: Sequence[Tensor], weights: Seq
 
 
 @lru_cache(maxsize=16)
-def _narrowest(build: Callable[[int | None, int | None], nn.Module], clients: int, kind: Kind) -> int:
+def _narrowest(build: Callable[[int | None, int | None], Classifier], clients: int, kind: Kind) -> int:
     return min(feature_width(build(k, None), kind) for k in (None, *range(clients)))
 
 

@@ -21,7 +21,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State
 from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
-from fedstill.core.value import setting
+from fedstill.core.value import by_field, setting
 from fedstill.parts.accounting import client_epsilon, client_noise
 from fedstill.parts.gather import Changed, LastUpload
 from fedstill.parts.sums import counters, not_sums, origin, rebuilt, shared, summing, vector
@@ -171,5 +171,5 @@ def with_slot(state: Any, slot: State) -> Any:
     if isinstance(state, LastUpload):
         return replace(state, weights=slot)
     if is_dataclass(state) and not isinstance(state, type):
-        return replace(state, **{f.name: with_slot(getattr(state, f.name), slot) for f in fields(state)})
+        return replace(state, **{name: with_slot(part, slot) for name, part in by_field(state).items()})
     return state

@@ -7,7 +7,7 @@ attackers know the honest updates of the round (`sees = "all"`), or only those t
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -18,8 +18,8 @@ from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, carried, field_carrying
 from fedstill.core.turn import AnyMethod
 from fedstill.core.value import setting
-from fedstill.parts.attacks import Attack, attacks
-from fedstill.parts.gather import lacking, weights_in, with_weights
+from fedstill.parts.attacks import Attack, attacks, sent_instead
+from fedstill.parts.gather import lacking, weights_in
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,27 @@ class Collusion(Attack, ABC):
         `downs`: what each client was sent; `replies`: everybody's honest replies; `malicious`: who attacks. Counters
         and BatchNorm's variances stay as trained: no weights of a working network look like that.
         """
-        bad = [r for r in replies if r.error is None and r.client in malicious]
-        known = (
-            bad if self.sees == "attackers" else [r for r in replies if r.error is None and r.client not in malicious]
-        )
-        if not bad or not known:
+        sent = [r for r in replies if r.error is None]
+        first = next((r for r in sent if r.client in malicious), None)
+        if first is None:
             return list(replies)
-        count = sum(r.error is None for r in replies)
-        received: State = carried(downs[bad[0].client], Carries.WEIGHTS)
-        seen = [weights_in(r) for r in known]
-        forged = {
-            name: (start + self.step(torch.stack([w[name] for w in seen]).double() - start, count, len(bad))).to(like)
-            for name, like in weights_in(bad[0]).items()
+        alike = [r for r in sent if _form(weights_in(r)) == _form(weights_in(first))]  # where networks differ
+        bad = [r for r in alike if r.client in malicious]
+        known = bad if self.sees == "attackers" else [r for r in alike if r.client not in malicious]
+        if not known:
+            return list(replies)
+        received: State = carried(downs[first.client], Carries.WEIGHTS)
+        steps = {
+            name: torch.stack([weights_in(r)[name] for r in known]).double() - received[name].double()
+            for name, like in weights_in(first).items()
             if like.is_floating_point() and not name.endswith("running_var")
-            for start in [received[name].double()]
         }
-        sent = {r.client: with_weights(r, {**weights_in(r), **forged}) for r in bad}
-        return [sent.get(r.client, r) for r in replies]
+        forged = {
+            name: (received[name].double() + self.step(known_steps, len(sent), len(bad))).to(received[name].dtype)
+            for name, known_steps in steps.items()
+        }
+        instead = {r.client: replace(r, upload=sent_instead(r.upload, {**weights_in(r), **forged})) for r in bad}
+        return [instead.get(r.client, r) for r in replies]
 
     @abstractmethod
     def step(self, steps: Tensor, count: int, bad: int) -> Tensor:
@@ -109,3 +113,7 @@ class Mimic(Collusion):
     def step(self, steps: Tensor, count: int, bad: int) -> Tensor:
         """The step of the first client they know of."""
         return steps[0]
+
+
+def _form(weights: State) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}

@@ -17,7 +17,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, carries, fault, record
 from fedstill.core.turn import AnyMethod, Beside, Turn, Wrapper, apart, wrappers
-from fedstill.core.value import setting
+from fedstill.core.value import by_field, setting
 from fedstill.parts.sums import ADDITIVE, counters, origin, parts, rebuilt, vector
 
 
@@ -91,7 +91,7 @@ class Compression(Wrapper, ABC):
                 wanted = wanted + own.left.double()
             codes, key = self.written(env, wanted, sizes)
             left = wanted - self.read(codes, key, sizes)
-            version = next((getattr(upload, f.name) for f in fields(upload) if _is_version(f)), 0)
+            version = next((by_field(upload)[f.name] for f in fields(upload) if _is_version(f)), 0)
             return Beside(Residual(left.float()), inner), Compressed(codes, key, version)
 
         return compressed

@@ -28,7 +28,7 @@ from fedstill.core.record import (
 )
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf
-from fedstill.core.value import Value, setting
+from fedstill.core.value import Value, by_field, setting
 
 
 @record
@@ -280,6 +280,11 @@ class Chain(Gather):
         """Those of the first member that has some."""
         found = (g.logits(env, s) for g, s in zip(self.gathers, state, strict=True))
         return next((logits for logits in found if logits is not None), None)
+
+
+def gather_of(method: Method[Any, Any, Any, Any]) -> Gather | None:
+    """The method's gather, if it has one."""
+    return next((part for part in by_field(method).values() if isinstance(part, Gather)), None)
 
 
 def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> State:

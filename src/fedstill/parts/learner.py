@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from fedstill.core.record import State
 from fedstill.core.value import Value, setting
 from fedstill.data.samples import Samples, batches
 
+M = TypeVar("M", bound=nn.Module)
 Memory = Mapping[str, Mapping[str, Tensor]]
 """An optimiser's state: for each parameter (by its place), its named tensors."""
 
@@ -117,7 +118,7 @@ def parameter_names(env: Env) -> list[str]:
     return [name for name, _ in env.module().named_parameters()]
 
 
-def frozen(module: nn.Module) -> nn.Module:
+def frozen(module: M) -> M:
     """The module as a teacher: evaluation mode, and no gradient for its own weights (inputs still get theirs)."""
     return module.eval().requires_grad_(False)
 

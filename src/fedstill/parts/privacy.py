@@ -19,7 +19,7 @@ from fedstill.core.errors import Abstains, RunError, UsageError
 from fedstill.core.method import Env
 from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod, Beside, Turn, Wrapper, apart, wrappers
-from fedstill.core.value import setting
+from fedstill.core.value import by_field, setting
 from fedstill.parts.accounting import Release, added, sample_epsilon, sample_noise
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.private_learner import SampleGuard, refusal
@@ -154,8 +154,7 @@ class PrivateSamples(Wrapper):
 def fingerprint(down: Any, data: Any) -> str:
     """A digest of a download and of a client's samples."""
     digest = hashlib.blake2b(record.dumps(down), digest_size=16)
-    for f in fields(data):
-        value = getattr(data, f.name)
+    for value in by_field(data).values():
         if isinstance(value, Tensor):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

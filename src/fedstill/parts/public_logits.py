@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.parts.learner import Memory
 
@@ -50,12 +51,11 @@ class Exchange:
 class Voice(nn.Module):
     """A client's model on the public set: its own logits, or those of a second head where the classes are others."""
 
-    def __init__(self, own: nn.Module, classes: int | None) -> None:
+    def __init__(self, own: Classifier, classes: int | None) -> None:
         super().__init__()
         self.own = own
-        width: Any = getattr(own, "width", 0)
-        self.head = nn.Sequential() if classes is None else nn.Sequential(nn.Linear(width, classes))
+        self.head = nn.Sequential() if classes is None else nn.Sequential(nn.Linear(own.width, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits over the public set's classes."""
-        return self.head(self.own.features(x)) if len(self.head) else self.own(x)  # type: ignore[no-any-return,operator]
+        return self.head(self.own.features(x)) if len(self.head) else self.own(x)  # type: ignore[no-any-return]

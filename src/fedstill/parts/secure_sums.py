@@ -71,6 +71,7 @@ class SecureSums(Wrapper):
     by_samples: bool | None = setting(
         None, doc="clients count by their samples, or (false) all alike; none: as the method"
     )
+    active: int | None = setting(None, ge=1, doc="clients of a round, whose sum 32 bits must hold; none: the run's")
     lost: tuple[float, ...] = setting(
         (0.0, 0.0, 0.0, 0.0), doc="simulated: probability that a client is lost in each of the four phases"
     )
@@ -90,7 +91,8 @@ class SecureSums(Wrapper):
 
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "SecureSums":
         """Whether clients count by samples is the method's affair."""
-        return replace(self, by_samples=method.server_sums == "samples") if self.by_samples is None else self
+        alike = method.server_sums != "samples" if self.by_samples is None else not self.by_samples
+        return replace(self, by_samples=not alike, active=self.active or active)
 
     def unfit(self, module: nn.Module) -> str | None:
         """Counters are no part of a vector."""
@@ -130,9 +132,9 @@ class SecureSums(Wrapper):
             return list(replies)
         phases = {reply.client: self.phase_lost(env.at(env.round, reply.client)) for reply in replies}
         begun = [r.client for r in replies if r.error is None or phases[r.client] is not None]
-        weights = {r.client: r.samples / max(env.sizes) if self.by_samples else 1.0 for r in good}
+        weights = {r.client: self.weight(env, r.client) for r in good}
         vectors = {r.client: weights[r.client] * vector(r.upload).numpy() for r in good}
-        scale = Scale(self.limit, len(begun))
+        scale = Scale(self.limit, self.active or len(begun))
         try:
             found = meeting(vectors, begun, phases, math.ceil(self.threshold * len(replies)), scale)
         except FedstillError as error:
@@ -142,6 +144,18 @@ class SecureSums(Wrapper):
         counts = [reply.samples if self.by_samples else sum(env.sizes) / env.clients for reply in good]
         means = iter(shared(good, mean, counts))
         return [reply if reply.error else next(means) for reply in replies]
+
+    def weight(self, env: Env, client: int) -> float:
+        """How much a client counts in the sum, at most 1."""
+        return env.sizes[client] / max(env.sizes) if self.by_samples else 1.0
+
+    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
+        """How far the mean can be from the exact one: half a step for each client, over their weights."""
+        weights = sum(self.weight(env, client) for client in states)
+        if not weights:
+            return {}
+        step = Scale(self.limit, self.active or len(states)).step
+        return {"sum_error": len(states) * step / 2 / weights}
 
 
 def meeting(

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedstill.core.method import Reply
 from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod
-from fedstill.parts.gather import Everyone, Gather, Remember
+from fedstill.core.value import by_field
+from fedstill.parts.gather import Everyone, Remember, gather_of
 
 ADDITIVE = (Carries.WEIGHTS, Carries.CHANGE, Carries.CONTROL)
 """What can be summed: as many numbers as the model has, or a part of them."""
@@ -46,11 +47,6 @@ def summing(method: AnyMethod) -> AnyMethod:
     return replace(method, gather=kept)  # type: ignore[call-arg]
 
 
-def gather_of(method: AnyMethod) -> Gather | None:
-    """The method's gather, if it has one."""
-    return next((g for f in fields(method) if isinstance(g := getattr(method, f.name), Gather)), None)
-
-
 def counters(module: nn.Module) -> str | None:
     """Why a model's weights are no vector of real numbers, if so."""
     for name, tensor in module.state_dict().items():
@@ -74,9 +70,10 @@ class Part:
 def parts(upload: Any) -> list[Part]:
     """Where everything additive in an upload stands in its vector."""
     found, start = [], 0
+    held = by_field(upload)
     for f in fields(upload):
         if f.metadata["carries"] in ADDITIVE:
-            for name, tensor in getattr(upload, f.name).items():
+            for name, tensor in held[f.name].items():
                 found.append(Part(f.name, name, start, tensor))
                 start += tensor.numel()
     return found

@@ -68,6 +68,45 @@ def trusted_clients(
     return [row for row in best if float(below[row]) <= epsilon + 1e-9], [int(c) for c in clusters]
 
 
+def class_accuracies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Per client and class, the share of that class's samples that it gets right: clients × (classes that occur)."""
+    member = one_hot(labels).double()
+    member = member[:, member.any(0)]
+    return (logits.argmax(-1) == labels).double() @ member / member.sum(0)
+
+
+def known_best(features: Tensor, accuracies: Tensor, share: float) -> Tensor:
+    """What a client shows on the classes it knows best (ours): the lesser of its mean cosine and mean accuracy there.
+
+    Both are taken over the client's own best `share` of the classes, so that a client that has never seen the others
+    is not blamed for them; a liar is found out on every class, in its cosines or in its answers.
+
+        >>> known_best(torch.tensor([[0.9, 0.1]]), torch.tensor([[1.0, 0.0]]), 0.5).tolist()
+        [0.8999999761581421]
+    """
+    count = max(1, round(share * features.shape[1]))
+    best = [values.topk(count, dim=1).values.mean(1) for values in (features, accuracies)]
+    return torch.minimum(*best)
+
+
+def trusted_by_best(evidence: Tensor, apart: float, seed: int) -> tuple[list[int], list[int]]:
+    """Split clients in two by what they show at their best; the upper part is trusted, everybody where both are near.
+
+    Returns the trusted rows and each row's cluster. Means that differ by no more than `apart` tell nobody apart.
+    """
+    rows = list(range(len(evidence)))
+    if len(rows) < 2 or float(evidence.max() - evidence.min()) <= apart:
+        return rows, [0] * len(rows)
+    from sklearn.cluster import KMeans  # slow to import, and only needed here
+
+    clusters = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(evidence.double()[:, None].numpy())
+    means = [float(evidence[torch.from_numpy(clusters == side)].mean()) for side in (0, 1)]
+    upper = int(means[1] > means[0])
+    if abs(means[1] - means[0]) <= apart:
+        return rows, [int(c) for c in clusters]
+    return [row for row in rows if clusters[row] == upper], [int(c) for c in clusters]
+
+
 def fusion_weights(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """(10)–(12) Clients × classes: (1 − softmax over clients of the mean cross-entropy on the class) / (K − 1)."""
     count = len(logits)
@@ -80,9 +119,14 @@ def fusion_weights(logits: Tensor, labels: Tensor, temperature: float) -> Tensor
     return (1 - softmax(by_class, 0)) / (count - 1)
 
 
-def fuse(logits: Tensor, labels: Tensor, temperature: float, server: Tensor | None = None) -> Tensor:
-    """(9)–(14) The global logits: the server's where it is right, else the weighted logits of clients that are."""
-    weights = fusion_weights(logits, labels, temperature)
+def fuse(
+    logits: Tensor, labels: Tensor, temperature: float, server: Tensor | None = None, weights: Tensor | None = None
+) -> Tensor:
+    """(9)–(14) The global logits: the server's where it is right, else the weighted logits of clients that are.
+
+    `weights` are those of (10)–(12), where they are known already.
+    """
+    weights = fusion_weights(logits, labels, temperature) if weights is None else weights
     if server is None:
         return _fused(logits, labels, weights)
     rest = (server.argmax(-1) != labels).nonzero()[:, 0]
@@ -142,6 +186,10 @@ class Identify(Gather):
         True, doc="logits are compared less their mean over classes, which a softmax cannot see (false: as they are)"
     )
     memory: float = setting(0.8, ge=0, lt=1, doc="share of what earlier rounds have shown (0: every round anew)")
+    known: float = setting(
+        0.0, ge=0, le=1, doc="judge a client by the share of classes it knows best, for clients that differ (0: by all)"
+    )
+    apart: float = setting(0.15, ge=0, doc="with known: parts no further apart than this are both trusted")
     server_epochs: int = setting(2, ge=1, doc="epochs of the server's model on the public set, each round")
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
     server_batch: int = setting(64, ge=1, doc="batch size for the server's model")
@@ -173,7 +221,11 @@ class Identify(Gather):
         features, accuracy = known[:, classes := torch.unique(labels)], known[:, -1]
         places = sound.nonzero()[:, 0].tolist()
         seed = env.key(f"k-means {env.round}")
-        rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, seed, self.margin)
+        if self.known:
+            shown = known_best(features, known[:, env.classes + classes], self.known)
+            rows, sides = trusted_by_best(shown[sound], self.apart, seed)
+        else:
+            rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, seed, self.margin)
         clusters = dict(zip(places, sides, strict=True))
         trusted = [replies[places[row]] for row in rows]
         spent = {"train": trained - began, "identify": time.perf_counter() - trained}
@@ -192,12 +244,18 @@ class Identify(Gather):
         return found, trusted
 
     def _seen(self, uploads: Tensor, server: Tensor, labels: Tensor) -> Tensor:
-        """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy."""
-        accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
+        """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy.
+
+        Where clients are judged by what they know, the accuracies on every class stand between.
+        """
+        accuracy, answers = (uploads.argmax(-1) == labels).double().mean(-1), uploads
         if self.centred:
             uploads, server = centred(uploads), centred(server)
-        seen = torch.full((len(uploads), server.shape[-1] + 1), torch.nan, dtype=torch.double)
-        seen[:, torch.unique(labels)] = client_features(uploads, server, labels).double()
+        there, width = torch.unique(labels), server.shape[-1]
+        seen = torch.full((len(uploads), width * (2 if self.known else 1) + 1), torch.nan, dtype=torch.double)
+        seen[:, there] = client_features(uploads, server, labels).double()
+        if self.known:
+            seen[:, width + there] = class_accuracies(answers, labels)
         seen[:, -1] = accuracy
         return seen
 

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -77,22 +77,27 @@ def card(name: str) -> dict[str, Any]:
         raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
     thing = KINDS[kind][name]
     found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
-    if hasattr(thing, "__dataclass_fields__"):
-        found["settings"] = [
-            {
-                "name": f.name,
-                "default": None if f.default is MISSING else plain(f.default),
-                "about": f.metadata.get("doc", ""),
-                **f.metadata.get("bounds", {}),
-            }
-            for f in fields(thing)
-            if f.init and (f.metadata or f.default is not MISSING)
-        ]
+    if is_dataclass(thing):
+        found["settings"] = settings_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Method):
         found |= {"paper": thing.paper, "leaves_client": thing.leaves_client(), "needs_public_data": thing.needs_public}
         found["different_architectures"] = not thing.one_architecture
         found["covered_by"] = coverage(thing())
     return found
+
+
+def settings_of(value: Any) -> list[dict[str, Any]]:
+    """The settings of a class of values, such as `Experiment` or a method: name, default, meaning, bounds of each."""
+    return [
+        {
+            "name": f.name,
+            "default": None if f.default is MISSING else plain(f.default),
+            "about": f.metadata.get("doc", ""),
+            **f.metadata.get("bounds", {}),
+        }
+        for f in fields(value)
+        if f.init and (f.metadata or f.default is not MISSING)
+    ]
 
 
 def starter(name: str) -> str:

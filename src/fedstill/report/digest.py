@@ -105,14 +105,16 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
 
 def _leaves(plan: Mapping[str, Any]) -> dict[str, str]:
     """Field by field, what left the clients of a run and what was done to it; nothing of a method that is not here."""
-    if plan["method"]["name"] not in methods:
+    try:
+        known = methods[plan["method"]["name"]]
+    except FedstillError:
         return {}
     try:
         chain = [build_named(Wrapper, wrapper) for wrapper in plan.get("wrappers", [])]
         method: Any = build_named(Method, plan["method"])  # type: ignore[type-abstract]
         return ledger(method, chain)
     except FedstillError:  # settings of another version
-        return dict(methods[plan["method"]["name"]].leaves_client())
+        return dict(known.leaves_client())
 
 
 class _Shared:

@@ -13,7 +13,7 @@ import fedstill
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import write as write_file
 from fedstill.experiment.result import Result
-from fedstill.report import privacy_page, sections, tables
+from fedstill.report import privacy_page, sections, sites, tables
 from fedstill.report.digest import Series, digest, series_of
 from fedstill.report.figures import plots
 
@@ -26,6 +26,7 @@ _LINKS = {
     "health": "Health",
     "lead": "",
     "summary": "Summary",
+    "sites": "Sites",
     "curves": "Curves",
     "clients": "Clients",
     "speed": "Rounds",
@@ -84,6 +85,7 @@ def page(
     results = list({id(r): r for line in series for r in line.runs}.values())
     health = sections.health(results)
     kept = privacy_page.section_of(results)
+    gained = sites.gains(series)
     parts = {
         "title": escape(title),
         "subtitle": escape(_subtitle(results)),
@@ -91,6 +93,7 @@ def page(
         "health": health,
         "lead": lead,
         "summary": sections.summary(series),
+        "sites": gained,
         "charts": asset("charts.html"),
         "pictures": sections.gallery(figures),
         "privacy": kept,
@@ -99,7 +102,7 @@ def page(
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
         "js": asset("charts.js") + asset("page.js") + asset("shell.js"),
     }
-    there: dict[str, Any] = {"health": health, "lead": lead, "pictures": figures, "privacy": kept}
+    there: dict[str, Any] = {"health": health, "lead": lead, "sites": gained, "pictures": figures, "privacy": kept}
     there["trust"] = any("trust" in run for run in data["runs"])
     links = {target: name or lead_name for target, name in _LINKS.items() if there.get(target, True)}
     return fill(parts, links)

@@ -115,7 +115,8 @@ def markdown(leagues: Sequence[League]) -> str:
         for s in league.standings:
             relative = [f"{v:.2f}×" if v is not None else "–" for v in (s.bytes, s.time)]
             place = ["–" if v is None else f"{v:{form}}" for v, form in ((s.rank, ".2f"), (s.worst, "g"))]
-            amps = [described("amp").text(s.scores[task].metrics.get("amp")) for task in league.tasks]
+            there = [s.scores[task].metrics.get("amp") if task in s.scores else None for task in league.tasks]
+            amps = [described("amp").text(value) for value in there]
             lines.append("| " + " | ".join([s.method, *place, *relative, *amps]) + " |")
         out.append("\n".join(lines))
     return "\n\n".join(out)

@@ -156,8 +156,8 @@ def show_result(result: Result) -> None:
     for name in result.models:
         last, best, worst = result.last(name), result.best(name), result.worst(name)
         cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
-        who = str(worst[0]) if worst else "–"
-        table.add_row(Text(name), *cells, who, amp.text(best["amp"]), str(best["round"]))
+        who = "–" if worst is None else (result.client_names or range(worst[0] + 1))[worst[0]]
+        table.add_row(Text(name), *cells, Text(printable(str(who))), amp.text(best["amp"]), str(best["round"]))
     console.print(table)
     total = result.bytes()
     console.print(

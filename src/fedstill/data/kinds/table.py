@@ -132,12 +132,14 @@ class Table(Kind):
         categories: tuple[tuple[str, ...], ...] = (),
     ) -> "Table":
         """The kind of these rows (numbers first, then codes): means and deviations of what is not missing."""
-        numbers = array[:, : len(numeric)]
-        there = ~np.isnan(numbers)
-        counts = np.maximum(there.sum(0), 1)
-        mean = np.where(there, numbers, 0).sum(0, dtype=np.float64) / counts
-        squares = np.where(there, (numbers - mean) ** 2, 0).sum(0, dtype=np.float64) / counts
-        std = np.sqrt(squares)
-        missing = tuple(name for name, whole in zip(numeric, there.all(0), strict=True) if not whole)
-        deviations = tuple(float(s) if s > 0 else 1.0 for s in std)
-        return cls(numeric, tuple(map(float, mean)), deviations, missing, categorical, categories)
+        mean, std, missing = [], [], []
+        for place, name in enumerate(
+            numeric
+        ):  # column by column: a copy of all rows may be more than there is room for
+            column = array[:, place]
+            there = column[~np.isnan(column)].astype(np.float64)
+            mean.append(float(there.mean()) if len(there) else 0.0)
+            std.append((float(there.std()) if len(there) else 0.0) or 1.0)
+            if len(there) < len(column):
+                missing.append(name)
+        return cls(numeric, tuple(mean), tuple(std), tuple(missing), categorical, categories)

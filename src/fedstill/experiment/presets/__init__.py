@@ -116,6 +116,7 @@ def _with_methods(content: dict[str, Any]) -> dict[str, Any]:
     """The content, with a row for every registered method where it asks for them (`tuned`: their rates)."""
     if not content.get("every_method"):
         return content
+    import fedstill.methods  # noqa: F401 (registers them)
     from fedstill.core.method import methods
 
     tuned = content.get("tuned", {})

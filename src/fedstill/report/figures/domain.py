@@ -4,6 +4,7 @@ No global state: matplotlib's `Figure` itself, never pyplot.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import fedstill.methods  # noqa: F401 (a checkpoint is read by their records)
 from fedstill.core.errors import UsageError
+from fedstill.core.value import by_field
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 
@@ -32,7 +34,8 @@ def pictures(result: Result) -> list[tuple[str, Figure]]:
     if any(row["facts"].get("domain_correlation") is not None for row in told):
         found.append(("do the discriminators know their domain?", correlation_figure(told)))
     checkpoint = None if folder is None else folder.latest()[0]
-    gallery = getattr(checkpoint.server, "gallery", None) if checkpoint is not None else None
+    server = None if checkpoint is None else checkpoint.server
+    gallery = by_field(server).get("gallery") if is_dataclass(server) else None
     if gallery and np.asarray(next(iter(gallery.values()))).ndim == 4:  # only images are drawn here
         found.append(("generated samples over the rounds", samples_figure(gallery)))
     return found

@@ -16,10 +16,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.kind import Kind, kind_of
+from fedstill.data.kinds import Series, Table
 from fedstill.experiment.config import experiment
 from fedstill.experiment.gallery import read_gallery
 from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
+from fedstill.report.figures.imagined import rows_figure, series_figure
 from fedstill.report.figures.partition import partition_figure
 
 Pictures = list[tuple[str, Figure]]
@@ -108,9 +111,25 @@ def imagined(result: Result) -> Pictures:
     """What the clients' own generators imagine, as the run kept it."""
     kept = {} if result.run_dir is None else read_gallery(result.run_dir)
     found = []
-    for who, images in kept.items():
-        found.append((f"imagined by {who}", images_figure(images / 255, [""] * len(images))))
+    kind = _kind(result) if kept else None
+    for who, samples in kept.items():
+        match kind:
+            case Series():
+                figure = series_figure(kind, samples)
+            case Table():
+                figure = rows_figure(kind, samples)
+            case _ if samples.ndim == 4:
+                figure = images_figure(samples / 255, [""] * len(samples))
+            case _:
+                continue
+        found.append((f"imagined by {who}", figure))
     return found
+
+
+def _kind(result: Result) -> Kind | None:
+    """The kind of the run's data; None for runs that were written before runs said so."""
+    told = None if result.run_dir is None else RunDir(result.run_dir).read("signature.json")
+    return None if told is None else kind_of(told["kind"])
 
 
 def _class_names(result: Result) -> list[str] | None:

@@ -97,10 +97,11 @@
       const run = runs(line.runs).find((r) => r.seed === state.seed);
       const all = run.models[line.model].clients;
       const partition = run.partition === null ? null : data.partitions[run.partition];
+      const called = (k) => (partition && partition.client_names ? partition.client_names[k] : `client ${k}`);
       const items = all.map((value, k) => ({ name: k, value })).filter((item) => item.value !== null).map((item) => {
         const held = partition && partition.counts[item.name] ? ` · ${partition.counts[item.name].reduce((a, b) => a + b, 0)} training samples` : "";
         const bad = run.malicious.includes(item.name);
-        return { ...item, faint: bad, title: `client ${item.name}${bad ? " (malicious)" : ""}`, about: `${charts.shown(FIRST, item.value)}${held}` };
+        return { ...item, faint: bad, title: `${called(item.name)}${bad ? " (malicious)" : ""}`, about: `${charts.shown(FIRST, item.value)}${held}` };
       });
       if (!items.length) continue;
       const worst = items.reduce((a, b) => (FIRST.direction * (b.value - a.value) < 0 ? b : a));
@@ -108,7 +109,7 @@
       charts.barChart(host, {
         title: line.label, items, colour: line.colour, average: mean(items.map((i) => i.value)), about: `${items.length} clients, each on its own test`,
         note: `${items.length} clients, round ${run.rounds[run.rounds.length - 1]}${untested ? `; ${untested} without a test` : ""}`,
-        worst: `worst: client ${worst.name}, ${charts.shown(FIRST, worst.value)}`,
+        worst: `worst: ${called(worst.name)}, ${charts.shown(FIRST, worst.value)}`,
       });
     }
     if (lines.length > few.length) host.append(html("button", { onclick: () => { state.every = true; clients(); } }, `show all ${lines.length}`));

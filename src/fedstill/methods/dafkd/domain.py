@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, one_hot, softmax
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.facts import Truth, derives
 from fedstill.core.record import State
 from fedstill.parts.learner import weights_of
@@ -27,7 +28,7 @@ class Duel(nn.Module):
     instead of the shared ones.
     """
 
-    def __init__(self, classifier: nn.Module, trunk: nn.Module | None, width: int) -> None:
+    def __init__(self, classifier: Classifier, trunk: Classifier | None, width: int) -> None:
         super().__init__()
         self.classifier = classifier
         self.trunk = trunk
@@ -35,14 +36,14 @@ class Duel(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (batch, classes) and scores (batch,)."""
-        features: Tensor = self.classifier.features(images)  # type: ignore[operator]
-        own = features if self.trunk is None else self.trunk.features(images)  # type: ignore[operator]
-        return self.classifier.head(features), self.head(own).squeeze(-1)  # type: ignore[operator]
+        features = self.classifier.features(images)
+        own = features if self.trunk is None else self.trunk.features(images)
+        return self.classifier.head(features), self.head(own).squeeze(-1)
 
     @property
     def discriminator(self) -> State:
         """θ^d: the head, and the trunk if it is its own (without the classifying head nobody uses)."""
-        idle = [] if self.trunk is None else [id(p) for p in self.trunk.head.parameters()]  # type: ignore[union-attr]
+        idle = [] if self.trunk is None else [id(p) for p in self.trunk.head.parameters()]
         unused = {name for name, p in self.named_parameters() if id(p) in idle}
         every = weights_of(self)
         return {n: t for n, t in every.items() if not n.startswith("classifier.") and n not in unused}

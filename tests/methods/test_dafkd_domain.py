@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedstill.models import build_model
-from fedstill.models.classifier import Classifier
-from fedstill.parts.domain import (
+from fedstill.core.classifier import Classifier
+from fedstill.methods.dafkd.domain import (
     Duel,
     adversarial,
     by_class,
@@ -20,6 +19,7 @@ from fedstill.parts.domain import (
     veil,
     weighted,
 )
+from fedstill.models import build_model
 from fedstill.parts.learner import Learner
 
 

@@ -5,7 +5,7 @@ Equation and line numbers are the paper's; the method page lists every choice an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
-from fedstill.core.value import setting
+from fedstill.core.value import changes, setting
 from fedstill.data.samples import Samples
+from fedstill.methods.dafkd.counsel import Contribution, Counsel
+from fedstill.methods.dafkd.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.models.classifier import embedded
 from fedstill.parts.conditional_generator import Gallery
-from fedstill.parts.counsel import Contribution, Counsel
 from fedstill.parts.distil import Lesson, uploads_of
-from fedstill.parts.domain import Duel, adversarial, deceive, gradient_penalty
 from fedstill.parts.gather import Everyone, Gather, mean
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
 from fedstill.parts.losses import cross_entropy
@@ -79,8 +79,8 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        usual = {f.name: f.default for f in fields(self)}
-        changed = {n: v for n, v in AUTHORS.items() if getattr(self, n) == usual[n]} if self.theirs else {}
+        said = changes(self)
+        changed = {name: theirs for name, theirs in AUTHORS.items() if name not in said} if self.theirs else {}
         if self.upload == "predictions":  # the new generator exists only after the upload
             changed["samples_from"] = "previous"
         for name, value in changed.items():

@@ -16,10 +16,10 @@ from fedstill.core.method import Env
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
+from fedstill.methods.dafkd.domain import Duel, by_class, correlation_factors, veil, weighted
 from fedstill.models.conditional import feature_width
 from fedstill.parts.conditional_generator import Imagining
 from fedstill.parts.distil import Distillation
-from fedstill.parts.domain import Duel, by_class, correlation_factors, veil, weighted
 from fedstill.parts.learner import weights_of
 
 

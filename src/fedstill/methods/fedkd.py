@@ -1,0 +1,153 @@
+"""FedKD: a large private mentor and a small shared mentee teach each other; the mentee's update travels by few factors.
+
+Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation. Nature
+Communications 2022.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.record import Carries, State, carries, record
+from fedstill.core.rng import seeded
+from fedstill.core.value import setting
+from fedstill.data.samples import Samples
+from fedstill.models.conditional import feature_width
+from fedstill.parts.averaging import Broadcast
+from fedstill.parts.gather import mean
+from fedstill.parts.learner import LocalTraining, Memory, weights_of
+from fedstill.parts.losses import cross_entropy, kl
+from fedstill.parts.low_rank import Factors, compressed, misshapen, restored
+
+
+@record
+class LowRank:
+    """What leaves a client: the change of the mentee's weights, by few factors; their number varies."""
+
+    factors: Factors = carries(Carries.COMPRESSED, varies=True)
+
+
+@record
+class Mentee:
+    """The server's state: the mentee's weights, and the share of the last round's numbers that had to be sent."""
+
+    weights: State
+    sent: float
+
+
+@record
+class Mentor:
+    """What stays on a client: the mentor, its optimiser's state, and W_h between the two models' features."""
+
+    weights: State
+    memory: Memory
+    bridge: State
+
+
+@methods.register("fedkd")
+@dataclass(frozen=True)
+class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
+    """Adaptive mutual distillation: the surer both models are of the labels, the more they learn from each other."""
+
+    paper = (
+        "Wu et al., Communication-Efficient Federated Learning via Knowledge Distillation, Nature Communications 2022"
+    )
+    one_architecture = False
+    distil: float = setting(1.0, ge=0, doc="weight of what the models learn from each other; 0: nothing")
+    energy_start: float = setting(
+        0.95, gt=0, le=1, doc="share of energy that factors hold in the first round (T_start)"
+    )
+    energy_end: float = setting(0.98, gt=0, le=1, doc="the same after `ramp` rounds (T_end); 1: all of it")
+    ramp: int = setting(20, ge=1, doc="rounds from the first share to the last")
+
+    def energy(self, env: Env) -> float:
+        """T(t) = T_start + (T_end − T_start) t."""
+        return self.energy_start + (self.energy_end - self.energy_start) * min(env.round / self.ramp, 1.0)
+
+    def init_server(self, env: Env) -> Mentee:
+        """The mentee, from the seed."""
+        return Mentee(env.initial(), 1.0)
+
+    def init_client(self, env: Env) -> Mentor:
+        """A mentor of the client's own architecture."""
+        return Mentor(env.initial(env.client), {}, weights_of(self.bridge(env)))
+
+    def bridge(self, env: Env, weights: State | None = None) -> nn.Linear:
+        """W_h: the mentee's features to the mentor's."""
+        widths = [feature_width(env.module(None, of), env.kind) for of in (None, env.client)]
+        with seeded(env.key("bridge")):
+            made = nn.Linear(widths[0], widths[1], bias=False)
+        made.load_state_dict(weights or made.state_dict())
+        return made.to(env.device)
+
+    def download(self, env: Env, server: Mentee) -> Broadcast:
+        """The mentee."""
+        return Broadcast(server.weights)
+
+    def client(self, env: Env, state: Mentor, down: Broadcast, data: Samples) -> tuple[Mentor, LowRank]:
+        """Mentor, mentee and W_h step on every batch; then the mentee's change goes up, compressed."""
+        mentor = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
+        mentee = self.learner(env, env.module(down.weights))
+        bridge = self.learner(env, self.bridge(env, state.bridge))
+        for x, y in self.batches(env, data, nn.ModuleList([mentor.module, mentee.module])):
+            ends: list[Any] = [mentor.module, mentee.module]
+            features = [end.features(x) for end in ends]
+            logits = [end.head(f) for end, f in zip(ends, features, strict=True)]
+            for_mentor, for_mentee, for_bridge = self.losses(features, logits, y, bridge.module)
+            mentor.step(for_mentor)
+            mentee.step(for_mentee)
+            if self.distil:
+                bridge.step(for_bridge)
+        change = {name: tensor - down.weights[name] for name, tensor in mentee.weights.items()}
+        kept = Mentor(mentor.weights, mentor.memory, bridge.weights)
+        return kept, LowRank(compressed(change, self.energy(env)))
+
+    def losses(
+        self, features: Sequence[Tensor], logits: Sequence[Tensor], y: Tensor, bridge: nn.Module
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """For mentor, mentee and W_h; the mentor's features and logits come first.
+
+        L = CE + (KL(other ‖ own) + MSE(features)) / (CE_mentor + CE_mentee); the other model and the
+        divisor are constants.
+        """
+        task = [cross_entropy(said, y) for said in logits]
+        if not self.distil:
+            return task[0], task[1], task[0]
+        weight = self.distil / (task[0] + task[1]).detach().clamp_min(1e-6)
+        there = bridge(features[1].detach())
+        near_mentor = (features[0] - there.detach()).square().mean()
+        near_mentee = (features[0].detach() - bridge(features[1])).square().mean()
+        mentor = task[0] + weight * (kl(logits[1].detach(), logits[0]) + near_mentor)
+        mentee = task[1] + weight * (kl(logits[0].detach(), logits[1]) + near_mentee)
+        return mentor, mentee, weight * (features[0].detach() - there).square().mean()
+
+    def server(self, env: Env, server: Mentee, replies: Sequence[Reply[LowRank]]) -> Mentee:
+        """w ← w + Σ n_k Δ_k / Σ n_k, Δ_k as far as its factors tell."""
+        changes = [restored(r.upload.factors, server.weights) for r in replies]
+        step = mean(changes, [float(r.samples) for r in replies])
+        numbers = sum(part.numel() for r in replies for parts in r.upload.factors.values() for part in parts.values())
+        whole = len(replies) * sum(tensor.numel() for tensor in server.weights.values())
+        return Mentee({n: t + step[n] for n, t in server.weights.items()}, numbers / whole)
+
+    def template(self, env: Env) -> LowRank:
+        """Factors of the mentee's tensors; how many there are is the client's affair (see `objection`)."""
+        return LowRank({name: {"whole": tensor} for name, tensor in env.form().items()})
+
+    def objection(self, env: Env, upload: LowRank) -> str | None:
+        """Factors that do not make the mentee's tensors are refused."""
+        return misshapen(upload.factors, env.form())
+
+    def models(self, env: Env, server: Mentee) -> Mapping[str, State]:
+        """`mentee`."""
+        return {"mentee": server.weights}
+
+    def own(self, env: Env, state: Mentor) -> State:
+        """The client's mentor."""
+        return state.weights
+
+    def facts(self, env: Env, server: Mentee) -> Mapping[str, Any]:
+        """`sent`: the share of the mentee's numbers that clients had to send in the last round; T of this one."""
+        return {"sent": server.sent, "energy": self.energy(env)}
