@@ -3,6 +3,9 @@
 import asyncio
 import base64
 import json
+import os
+import socket
+import threading
 import time
 from collections.abc import MutableMapping
 from datetime import UTC, datetime
@@ -19,6 +22,7 @@ from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import app_bundle
 from fedstill.flower.guard import Guard
 from fedstill.flower.keyring import KeyRing
+from fedstill.flower.peer import owner
 from fedstill.flower.tokens import Tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's bundles
@@ -47,7 +51,8 @@ class Door:
         self.tokens = Tokens(home)
         self.audit = home / "audit.jsonl"
         self.ring = KeyRing(home, {name: api.key_bytes(public) for name, (_, public) in self.keys.items()})
-        self.guard = Guard(self.app, self.tokens, home / "runs", self.ring, AuditLog(self.audit))
+        self.guard = Guard(self.app, self.tokens, home / "runs", self.ring, AuditLog(self.audit), threading.Event())
+        self.guard.ready.set()
         self.read = 0
 
     def signed(self, name: str, stamp: str | None = None) -> dict[str, str]:
@@ -114,6 +119,13 @@ def test_nothing_is_read_of_a_stranger(door: Door, tmp_path: Path) -> None:
         assert door.ask("/v1/fleet/push-object", b"x" * 100, headers)[0] == 401
         assert door.read == 0
     assert door.app.bodies == []
+
+
+def test_strangers_cannot_fill_the_log(door: Door) -> None:
+    for _ in range(50):
+        door.ask("/v1/fleet/push-object", b"", {})
+    assert len(list(audit.entries(door.audit))) < 10
+    assert audit.verify(door.audit).lines >= 1
 
 
 def test_bodies_are_bounded_however_they_come(door: Door) -> None:
@@ -205,9 +217,24 @@ def test_only_our_own_app_is_started(door: Door) -> None:
         assert door.with_token(path, keeper) == 404
 
 
-def test_the_runtime_is_for_this_machine(door: Door) -> None:
+def test_the_runtime_is_for_the_hubs_own_user_on_this_machine(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine, and another user of this one, cannot take a run's task."""
     assert door.ask("/v1/runtime/acquire-task")[0] == 401
     assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == 200
+    monkeypatch.setattr(guard, "owner", lambda host, port: os.getuid() + 1)
+    assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == 401
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
+def test_the_other_end_of_a_connection_has_an_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert owner(*client.getsockname()) == os.getuid()
+        assert owner("127.0.0.1", 1) is None
+
+
+def test_a_hub_that_is_starting_says_so(door: Door) -> None:
+    door.guard.ready.clear()
+    assert door.with_token("/fedstill/hub", door.tokens.keeper) == 503
 
 
 def _push(node: int = 5, src: int = 5, dst: int = 1, reply_to: str = "m", objects: int = 1, messages: int = 1) -> bytes:

@@ -116,6 +116,22 @@ def test_an_experiment_against_the_policy_is_refused_at_enrolment(
     assert words in found.why
 
 
+def test_an_experiment_without_noise_is_refused_where_noise_is_asked_for() -> None:
+    """ε ≤ 4 at δ ≤ 10⁻⁵: no noise, too little, a δ too large, and noise that the hub could compute are refused."""
+    policy = Policy(epsilon=4.0)
+
+    def refusal(*wrappers: dict[str, Any]) -> str:
+        plan = experiment({**AVG, "clients": 3, "rounds": 2, "wrappers": list(wrappers)})
+        return policy.refuses(plan) or ""
+
+    good = {"name": "private-samples", "epsilon": 4.0, "keyed": False}
+    assert "no private-samples" in refusal()
+    assert "ε = 5.0" in refusal({**good, "epsilon": 5.0})
+    assert "δ = 0.001" in refusal({**good, "delta": 1e-3})
+    assert "the hub could take it away" in refusal({**good, "keyed": True})
+    assert refusal(good) == ""
+
+
 def test_code_that_the_hub_names_is_never_imported(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.abort", lambda *_: pytest.fail("the site called what the hub named"))
     plan = json.loads(asked_to_enrol().experiment)
