@@ -10,6 +10,7 @@ from torch import nn, tensor
 
 from fedstill.core.errors import UsageError
 from fedstill.core.shelf import Storage
+from fedstill.experiment.presets import read_preset
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import DENSE, CoBoosting, FedAvg
@@ -118,3 +119,12 @@ def test_a_robust_rule_needs_networks_of_one_form() -> None:
     plan = {"name": "dense", "gather": "krum"}
     with pytest.raises(UsageError, match="gather: works on models of one form"):
         start(small_experiment(plan, models="mlp,resnet8-slim"), out=None)
+
+
+@pytest.mark.parametrize("name", ["dense", "co-boosting"])
+def test_a_table_of_every_method_gives_it_one_round_with_everybody(name: str) -> None:
+    cells = [cell for cell in read_preset("leaderboard/board").cells() if cell.row == name]
+    assert cells
+    assert all((cell.settings["rounds"], cell.settings["active"]) == (1, 1.0) for cell in cells)
+    others = [cell for cell in read_preset("leaderboard/board").cells() if cell.row == "fedavg"]
+    assert all(cell.settings["rounds"] > 1 for cell in others)

@@ -133,6 +133,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     is None). It belongs to the `download` beside it: a class that overrides `download` says it again."""
     federated: ClassVar[bool] = True
     """False for the yardstick that has all clients' training samples in one place."""
+    one_round: ClassVar[bool] = False
+    """True for methods that are meant for a single round in which all clients take part."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

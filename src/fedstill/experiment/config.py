@@ -28,6 +28,7 @@ from fedstill.data.sources import load, may_have_sites
 from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
+from fedstill.parts.class_weights import ClassWeights
 from fedstill.parts.collusion import Collusion
 from fedstill.parts.gather import gather_of
 
@@ -161,6 +162,9 @@ class Experiment(Value):
         gather = gather_of(self.method)
         if gather is not None and (wrong := gather.misfit(self.method)):
             raise UsageError(f"gather = {plain(gather)['name']}: {wrong}")
+        weights = [w for w in self.wrappers if isinstance(w, ClassWeights)]
+        if weights and len(self.wrappers) > 1:
+            raise UsageError("wrappers: class-weights stands alone, without privacy or compression")
         if self.wrappers:
             turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
             run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))

@@ -42,6 +42,7 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
     """What DENSE and Co-Boosting share: clients train and send their models, the server fuses them without data."""
 
     one_architecture = False
+    one_round = True
     private_learners = 1
     one_download = True
     epochs: int = setting(50, ge=1, doc="local epochs in a round (E)")

@@ -19,6 +19,8 @@ RUNS = ("table", "curves", "times", "forgetting", "features", "clusters", "weigh
 KINDS = (*RUNS, "partition", "images", "centralised", "passes")
 _TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers", "claims"}
 _TOP |= {"every_method", "tuned"}  # a row for every registered method, and their rates
+ONE_ROUND = {"rounds": 1, "active": 1.0, "evaluate_every": 1}
+"""What a row of every method sets for those that are meant for a single round."""
 _ROW = {"label", "method", "model", "set", "full_method", "full_set"}
 _COLUMN = {"label", "set", "full_set", "method", "full_method", "methods", "metrics", "only"}
 
@@ -121,7 +123,12 @@ def _with_methods(content: dict[str, Any]) -> dict[str, Any]:
 
     tuned = content.get("tuned", {})
     rows = [
-        {"label": name, "method": {"name": name, **({"lr": tuned[name]} if name in tuned else {})}} for name in methods
+        {
+            "label": name,
+            "method": {"name": name, **({"lr": tuned[name]} if name in tuned else {})},
+            **({"set": ONE_ROUND} if methods[name].one_round else {}),
+        }
+        for name in methods
     ]
     return {**content, "rows": sorted(rows, key=lambda row: str(row["label"]))}
 
