@@ -182,6 +182,27 @@ def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_
     assert len(archive.records) == 1
 
 
+def test_a_finished_run_that_cannot_be_read_stops_no_other(table: Path, tmp_path: Path) -> None:
+    archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
+    order = [queue.Turn(str(table), rows=("FedAvg", "FedProx"))]
+    asked = list(queue.wanted(order, archive, out))
+    for one in asked:
+        start(replace(one.job.plan, rounds=2), out=one.job.path.parent, name=one.job.path.name)
+    broken = asked[0].job.path
+    (broken / "metrics.jsonl").write_text("")
+    failed = queue.carry_on(archive, out, budget=1e6, at_once=1, order=order)
+    assert list(failed) == [broken]
+    assert [record.cell for record in archive] == ["tiny · FedProx × all"]
+
+
+def test_the_queue_takes_no_settings_of_a_single_table(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--all", "--seeds", "3"], ["--all", "fedkf/table5"], []):
+        with pytest.raises(SystemExit) as leave:
+            cli.main(["reproduce", *words])
+        assert leave.value.code == 2
+        assert "reproduce" in capsys.readouterr().err
+
+
 def test_the_shipped_order_names_cells_that_exist(tmp_path: Path) -> None:
     first = next(iter(queue.wanted(queue.turns(), Archive(tmp_path), tmp_path)))
     assert first.cell == "fedkf/table5 · FedAvg × α = 0.1"

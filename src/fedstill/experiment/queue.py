@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import UsageError, unknown
+from fedstill.core.errors import FedstillError, UsageError, unknown
 from fedstill.experiment import batch
 from fedstill.experiment.batch import Job, News
 from fedstill.experiment.centralised import student_record
@@ -105,19 +105,29 @@ def carry_on(
     until = time.monotonic() + budget
     asked = {one.job.path: one for one in wanted(turns() if order is None else order, archive, out)}
 
+    unread: dict[Path, str] = {}
+
     def recorded(news: News) -> None:
         one = asked[news.job.path]
         if news.what in ("kept", "done"):
-            spent = (news.row or {}).get("cpu_seconds")
-            if archive.find(one.job.plan) is None:
-                archive.add(record_of(one.job.path, one.cell, spent))
-            if one.student is not None:
-                archive.add(student_record(one.student, one.job.path, one.cell))
+            try:
+                _record(one, archive, (news.row or {}).get("cpu_seconds"))
+            except FedstillError as error:  # one run that cannot be read stops no other
+                unread[one.job.path] = str(error)
         tell(news)
 
     out.mkdir(parents=True, exist_ok=True)
     with writing(out, wait=5):
-        return batch.run_all([one.job for one in asked.values()], at_once, recorded, until)
+        failed = batch.run_all([one.job for one in asked.values()], at_once, recorded, until)
+    return {**failed, **unread}
+
+
+def _record(one: Asked, archive: Archive, spent: float | None) -> None:
+    """Add the records of a finished run, and of the student that it teaches."""
+    if archive.find(one.job.plan) is None:
+        archive.add(record_of(one.job.path, one.cell, spent))
+    if one.student is not None:
+        archive.add(student_record(one.student, one.job.path, one.cell))
 
 
 def seconds(text: str) -> float:

@@ -19,11 +19,10 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
 from fedstill.core.record import leaves
-from fedstill.data import load
-from fedstill.data.reading import Reading
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.stage import data_fingerprint
 
 DIGITS = 6
 """Significant digits of a curve's values; the digests are of the full values."""
@@ -41,7 +40,7 @@ class Record:
     data: str
     """Fingerprint of the data's content."""
     split: str
-    """Fingerprint of who holds how many of which class."""
+    """Fingerprint of who trains, and is tested, on which samples."""
     commit: str
     """The code's commit, with `+` where files were changed; empty outside a checkout."""
     versions: Mapping[str, Any]
@@ -99,7 +98,7 @@ class Record:
         for t in range(1, last + 1):
             row: dict[str, Any] = {"round": t, "models": {}, "facts": {}}
             row["seconds"] = {phase: spent / whole for phase, spent in self.seconds.items()}
-            row["bytes"] = {way: {f: n // whole for f, n in sent.items()} for way, sent in self.bytes.items()}
+            row["bytes"] = {way: {f: n // whole for f, n in by_name.items()} for way, by_name in self.bytes.items()}
             row["facts"] = {name: curve[t - 1] for name, curve in self.facts.items() if curve[t - 1] is not None}
             rows.append(row)
         for place, t in enumerate(self.rounds):
@@ -134,21 +133,22 @@ def record_id(plan: Experiment) -> str:
 
 
 def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> Record:
-    """The record of a finished run, from its folder. The data are read once more, for their fingerprint."""
+    """The record of a finished run, from its folder; `cell` says for which cell of a preset it was made."""
     folder = RunDir.open(path)
     plan = experiment(folder.read("experiment.json"))
     rows = folder.rows()
     if len(rows) < plan.rounds:
         raise RunError(f"{path}: {len(rows)} of {plan.rounds} rounds so far; only a finished run becomes a record")
     seen = [row for row in rows if row["models"]]
+    dealt = folder.read("partition.json") or {}
     versions = dict(folder.read("versions.json") or {})
     versions.pop("command", None)
     return Record(
         id=record_id(plan),
         cell=cell,
         experiment=plan.plain(),
-        data=fingerprint(plan),
-        split=_digest(json.dumps((folder.read("partition.json") or {}).get("counts")).encode()),
+        data=plan.fingerprint or data_fingerprint(plan),
+        split=str((dealt.get("fingerprint") or {}).get("split") or _digest(json.dumps(dealt.get("counts")).encode())),
         commit=str(versions.pop("commit", "")) or commit(),
         versions=versions,
         date=datetime.fromtimestamp((path / "metrics.jsonl").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M"),
@@ -172,8 +172,8 @@ def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> R
 
 def scores_digest(rows: Sequence[Mapping[str, Any]]) -> str:
     """Digest of who was active and of every score, in every round."""
-    told = [[row["round"], row["active"], row["models"]] for row in rows]
-    return _digest(json.dumps(told, sort_keys=True).encode())
+    scores = [[row["round"], row["active"], row["models"]] for row in rows]
+    return _digest(json.dumps(scores, sort_keys=True).encode())
 
 
 def weights_digest(folder: RunDir) -> str:
@@ -188,24 +188,6 @@ def tensors_digest(record: Any) -> str:
     for path, tensor in sorted(leaves(record)):
         mark.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
         mark.update(tensor.contiguous().cpu().numpy().tobytes())
-    return mark.hexdigest()[:16]
-
-
-def fingerprint(plan: Experiment) -> str:
-    """A digest of the content of the data (and of a public set of its own), wherever the files are."""
-    named = [plan.data, plan.public if isinstance(plan.public, str) and plan.public != "train" else None]
-    return "+".join(
-        _content(name, plan.reading) if isinstance(name, str) else "own" for name in named if name is not None
-    )
-
-
-@cache
-def _content(name: str, reading: Reading | None) -> str:
-    data, mark = load(name, reading), hashlib.sha256()
-    for part in (data.train, data.test):
-        for tensor in () if part is None else (part.x, part.y):
-            mark.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-            mark.update(tensor.contiguous().numpy().data)
     return mark.hexdigest()[:16]
 
 
