@@ -25,6 +25,11 @@ test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites
 	$(BIN)/pip install -q -c constraints.txt -e ".[flower]"
 	FEDSTILL_DEPLOY_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower --durations=10
 
+FLWR ?= 1.42.0
+test-flwr: $(VENV)/ready ## the deployed tests with another version of Flower: make test-flwr FLWR=1.42.0
+	$(BIN)/pip install -q --no-deps --upgrade --target build/flwr-$(FLWR) flwr==$(FLWR)
+	PYTHONPATH=build/flwr-$(FLWR) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower
+
 check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
@@ -61,4 +66,4 @@ format: $(VENV)/ready ## let ruff format the code
 clean: ## remove what was built
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
 
-.PHONY: help setup demo test test-deploy check docs docs-test notebooks release-check results format clean
+.PHONY: help setup demo test test-deploy test-flwr check docs docs-test notebooks release-check results format clean

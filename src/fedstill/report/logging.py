@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.stage import Stage
-from fedstill.experiment.watcher import Watcher
+from fedstill.experiment.watcher import Together, Watcher
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
@@ -22,28 +22,6 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(v) for name, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool) and v == v
     }
-
-
-class Everyone(Watcher):
-    """Passes everything on to several watchers."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self.watchers = watchers
-
-    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
-        """The stage is set."""
-        for watcher in self.watchers:
-            watcher.started(experiment, stage, folder, first)
-
-    def round(self, row: Mapping[str, Any]) -> None:
-        """A round has ended."""
-        for watcher in self.watchers:
-            watcher.round(row)
-
-    def note(self, text: str) -> None:
-        """Something the user should know."""
-        for watcher in self.watchers:
-            watcher.note(text)
 
 
 class Logger(Watcher):
@@ -189,7 +167,7 @@ def _logged(watcher: Watcher, log: str | None) -> Iterator[Watcher]:
     logger = LOGGERS[log]()
     failed = True
     try:
-        yield Everyone(watcher, logger)
+        yield Together(watcher, logger)
         failed = False
     finally:
         logger.close(failed)
