@@ -279,7 +279,7 @@ def test_one_sample_for_each_client_and_a_class_with_no_samples(runs: Path) -> N
 def test_interrupted_by_the_user_it_can_be_resumed(runs: Path) -> None:
     words = shlex.split("run fedavg --data digits --clients 6 --rounds 100000 --workers 2 --name long --out")
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedstill.cli", *words, str(runs)],
+        [sys.executable, "-m", "fedstill", *words, str(runs)],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it

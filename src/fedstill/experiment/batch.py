@@ -28,6 +28,7 @@ from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import data_fingerprint
 from fedstill.experiment.watcher import Watcher
+from fedstill.transports.processes import forks
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def run_all(
         else:
             tell(News(one, "kept"))
     busy: dict[Connection, tuple[Job, Any]] = {}
-    context: Any = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
+    context: Any = multiprocessing.get_context("fork" if forks() else "spawn")
     try:
         while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):
