@@ -49,8 +49,8 @@ def test_a_seed_decides_and_a_clone_is_the_same(iris: tuple[Any, Any]) -> None:
 
 def test_settings_reach_the_experiment_and_wrong_ones_are_refused(iris: tuple[Any, Any]) -> None:
     x, y = iris
-    kept = fs.FederatedClassifier(local_test=0.5, settings={"metrics": ("macro-f1",)}, **SMALL).fit(x, y)
+    kept = fs.FederatedClassifier(local_test=0.5, settings={"metric": "macro-f1"}, **SMALL).fit(x, y)
     assert kept.result_.experiment["local_test"] == 0.5
-    assert kept.result_.experiment["metrics"] == ["macro-f1"]
+    assert kept.result_.experiment["metric"] == "macro-f1"
     with pytest.raises(FedstillError, match="rounds = 0"):
         fs.FederatedClassifier(rounds=0, clients=2).fit(x, y)
