@@ -25,6 +25,11 @@ test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites
 	$(BIN)/pip install -q -c constraints.txt -e ".[flower]"
 	FEDSTILL_DEPLOY_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower --durations=10
 
+FLWR ?= 1.42.0
+test-flwr: $(VENV)/ready ## the deployed tests with another version of Flower: make test-flwr FLWR=1.42.0
+	$(BIN)/pip install -q --no-deps --upgrade --target build/flwr-$(FLWR) flwr==$(FLWR)
+	PYTHONPATH=build/flwr-$(FLWR) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower
+
 check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
@@ -34,6 +39,21 @@ check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 
 docs: $(VENV)/ready ## the site in site/, made from docs/ and the code; opens without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+docs-test: $(VENV)/ready ## the site's pages, links, tutorials and every block of code on it
+	$(BIN)/python -m pytest -n auto tests/docs
+
+notebooks: $(VENV)/ready ## docs/tutorials/*.ipynb, made from examples/*.py
+	$(BIN)/python docs/notebooks.py
+
+release-check: $(VENV)/ready ## wheel and sdist: built, checked, installed into an empty environment, the demo run from there
+	rm -rf dist build/empty
+	$(BIN)/pip install -q -c constraints.txt -e ".[release]"
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install -q -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)" dist/*.whl
+	cd build && empty/bin/fedstill --version && empty/bin/fedstill demo --rounds 1
 
 results: $(VENV)/ready ## tables in README and docs, made from the records in results/; the leaderboard's page
 	$(BIN)/fedstill results pages README.md docs
@@ -46,4 +66,4 @@ format: $(VENV)/ready ## let ruff format the code
 clean: ## remove what was built
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
 
-.PHONY: help setup demo test test-deploy check docs results format clean
+.PHONY: help setup demo test test-deploy test-flwr check docs docs-test notebooks release-check results format clean

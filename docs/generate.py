@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import notebooks
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -20,8 +21,8 @@ from fedstill.core.method import Method, methods
 from fedstill.experiment.config import Experiment
 from fedstill.report import catalogue
 
-METHODS, OTHERS = "Methods", "How-to"
-"""The sections of `mkdocs.yml` that every method's page joins, and every page that it does not name."""
+METHODS, TUTORIALS, OTHERS = "Methods", "Tutorials", "How-to"
+"""The sections of `mkdocs.yml` that methods' pages, the examples, and pages that it does not name are added to."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -32,6 +33,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for section in config.nav:
         if METHODS in section:
             section[METHODS].append({"By name": [{name: page_of(name)} for name in methods]})
+        if TUTORIALS in section:
+            section[TUTORIALS] += [f"tutorials/{script.stem}.md" for script in scripts()]
         if OTHERS in section:
             section[OTHERS] += others
     return config
@@ -45,6 +48,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/settings.md": settings(),
         "reference/python.md": python_names(),
     }
+    for script in scripts():
+        note = f"The notebook: [{script.stem}.ipynb]({script.stem}.ipynb); the script: `examples/{script.name}`.\n"
+        pages[f"tutorials/{script.stem}.md"] = notebooks.markdown(script.read_text(encoding="utf-8")) + f"\n{note}"
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     for name in methods:
@@ -67,6 +73,11 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output
 
 
+def scripts() -> list[Path]:
+    """The examples, in the order of their names."""
+    return sorted(notebooks.EXAMPLES.glob("*.py"))
+
+
 def page_of(name: str) -> str:
     """Where a method's page stands."""
     return f"methods/{name}.md"
@@ -81,7 +92,7 @@ def methods_index() -> str:
     """Every method, grouped by what it needs: public data or not, one network or not."""
     parts = [
         "# Methods\n\nEvery registered method by what it needs, read from the code. "
-        "`fedstill show NAME` prints settings and paper.\n"
+        "`fedstill show NAME` prints settings and paper; [which one?](../advise.md) helps to choose.\n"
     ]
     groups: dict[str, list[tuple[str, ...]]] = {}
     for name in methods:

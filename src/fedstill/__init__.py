@@ -25,6 +25,7 @@ _HOMES = {
     "StopRun": "fedstill.experiment.watcher",
     "Experiment": "fedstill.experiment.config",
     "Result": "fedstill.experiment.result",
+    "FederatedClassifier": "fedstill.estimator",
     "Samples": "fedstill.data",
     "Dataset": "fedstill.data",
     "load": "fedstill.data",
@@ -41,7 +42,7 @@ _HOMES = {
     "Identify": "fedstill.parts.trust",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def names() -> dict[str, str]:

@@ -108,7 +108,8 @@ def run(
     log: Annotated[
         str | None,
         typer.Option(
-            help="tensorboard or mlflow: also log there (extras).", autocompletion=choices("tensorboard", "mlflow")
+            help="tensorboard, mlflow, wandb or trackio: also log there (extras).",
+            autocompletion=choices("tensorboard", "mlflow", "wandb", "trackio"),
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
@@ -322,6 +323,7 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
 
 
 from fedstill import (  # noqa: E402 (their commands join the app, after these)
+    cli_advise,  # noqa: F401
     cli_audit,  # noqa: F401
     cli_data,  # noqa: F401
     cli_demo,  # noqa: F401

@@ -57,6 +57,7 @@ def reproduce(
 ) -> None:
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
     from fedstill.core.errors import UsageError
+    from fedstill.experiment import batch
     from fedstill.experiment import reproduce as papers
     from fedstill.experiment.claims import claims, judged
     from fedstill.experiment.presets import read_preset
@@ -97,8 +98,8 @@ def reproduce(
         cells = [(f"{e.cell.row} × {e.cell.column}", e.jobs) for e in entries if e.jobs]
         print("\n".join(forecast(cells, at_once)))
         return
-    failed = papers.carry_out(entries, room, at_once, teller())
-    done = papers.results(entries)
+    failed = batch.carry_out(entries, room, at_once, teller())
+    done = batch.results(entries)
     if preset.kind == "images" and not failed:
         print(paper_table.mean_images(preset, entries, room))
         return
@@ -166,6 +167,7 @@ def sweep(
     debug: Debug = False,
 ) -> None:
     """Run a method over a grid of settings and compare. Finished points are not run again."""
+    from fedstill.experiment import batch
     from fedstill.experiment import sweep as sweeps
     from fedstill.report import grid as grids
     from fedstill.report.progress import forecast, say, teller
@@ -181,8 +183,8 @@ def sweep(
     if dry_run:
         print("\n".join(forecast([(point.label, point.jobs) for point in points], jobs)))
         return
-    failed = sweeps.carry_out(points, out, jobs, teller())
-    done = sweeps.results(points)
+    failed = batch.carry_out(points, out, jobs, teller())
+    done = batch.results(points)
     rows = grids.rows(points, done)
     if as_json:
         print(json.dumps(rows, indent=1))

@@ -12,7 +12,7 @@ from smallest import same_bits, small_experiment, small_method
 
 import fedstill as fs
 import fedstill.methods
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
@@ -194,7 +194,10 @@ def _without_shelves(server: Any) -> Any:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_round_without_any_reply_leaves_everything_as_it_was(name: str, runs: Path) -> None:
     plan = small_experiment(small_method(name), drop=1.0, rounds=2)
-    result = start(plan, out=runs, name="silent")
-    assert all(set(row["missing"].values()) == {"dropped out"} for row in result.rows)
+    with pytest.raises(RunError, match="no reply was used"):
+        start(plan, out=runs, name="silent")
+    rows = RunDir.open(runs / "silent").rows()
+    assert len(rows) == 2
+    assert all(set(row["missing"].values()) == {"dropped out"} for row in rows)
     before = plan.method.init_server(stage(plan, Storage()).env.at(0))
     assert same_bits(_without_shelves(before), _without_shelves(last_state(runs / "silent").server))

@@ -16,6 +16,8 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Method, methods
 from fedstill.core.registry import Registry, importing_only
 from fedstill.core.value import build_named, plain
+from fedstill.experiment.measures import measures
+from fedstill.experiment.metrics import metrics
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.methods import FedAvg
@@ -156,6 +158,17 @@ def test_data_model_and_metric_of_ones_own_by_config_file_and_command(
 def test_what_is_no_metric_is_refused_in_one_line(own: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=f"^{said}"):
         small_experiment("fedavg", **settings)
+
+
+def test_a_metric_is_declared_by_entry_point_and_is_no_measure(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("best", f"{own}:MY_METRIC", "fedstill.metric")
+    monkeypatch.setattr(
+        "fedstill.core.registry.declared_in", lambda group: (entry,) if group == "fedstill.metric" else ()
+    )
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(metrics, "_entries", dict(metrics._entries))
+    assert metrics["best"].title == "best client"
+    assert "best" not in list(measures)
 
 
 def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,9 +92,11 @@ def test_another_seed_gives_another_split(partition):
 
 
 def test_every_registered_partition_goes_through_a_config_file():
-    assert set(partitions) == {"dirichlet", "dominant", "rebalanced", "equal-size", "iid", "shards", "quantity"}
+    by_chance = {"dirichlet", "dominant", "rebalanced", "equal-size", "iid", "shards", "quantity"}
+    by_word = {"sites": {}, "given": {"parts": [[0, 1], [2]]}, "saved": {"path": "split.json"}}
+    assert set(partitions) == by_chance | set(by_word)
     for name in partitions:
-        value = build_named(Partition, name)
+        value = build_named(Partition, {"name": name, **by_word.get(name, {})})
         assert build_named(Partition, plain(value)) == value
     assert build_named(Partition, {"name": "dirichlet", "alpha": "0.05"}) == Dirichlet(alpha=0.05)
 

@@ -14,6 +14,7 @@ def test_what_only_decides_the_running_is_no_part_of_a_runs_identity() -> None:
     plan = small_experiment(small_method("fedavg"))
     other = replace(plan, workers="2", memory=1, checkpoint_every=2, deadline=1.0, quarantine=9)
     running = {"workers", "memory", "checkpoint_every", "deadline", "quarantine", "fingerprint"}
+    running |= {"largest_share", "largest_update"}  # whom the hub leaves out, as with quarantine
     assert set(deciding(Experiment, "running")) == running
     assert identity(plan.plain()) == identity(other.plain())
     assert batch.job(plan, Path("x")).path == batch.job(other, Path("x")).path

@@ -149,17 +149,17 @@ def test_two_at_once_give_the_same_bits_as_one_by_one_and_nothing_runs_twice(tab
     preset = read_preset(str(table))
     one = reproduce.plan(preset, tmp_path / "one", seeds=2, columns=["α = 1"])
     two = reproduce.plan(preset, tmp_path / "two", seeds=2, columns=["α = 1"])
-    assert reproduce.carry_out(one, tmp_path / "one", 1) == {}
-    assert reproduce.carry_out(two, tmp_path / "two", 2) == {}
+    assert batch.carry_out(one, tmp_path / "one", 1) == {}
+    assert batch.carry_out(two, tmp_path / "two", 2) == {}
     paths = sorted({job.path for e in one for job in e.jobs})
     assert len(paths) == 4
     for path in paths:
         assert bits(path) == bits(tmp_path / "two" / path.relative_to(tmp_path / "one"))
     told: list[batch.News] = []
-    reproduce.carry_out(one, tmp_path / "one", 2, told.append)
+    batch.carry_out(one, tmp_path / "one", 2, told.append)
     assert [news.what for news in told] == ["kept"] * 4
 
-    done = reproduce.results(one)
+    done = batch.results(one)
     found = {(n.row, n.column, n.metric): n for n in reproduce.numbers(one, done, {})}
     avg = [Result.read(j.path) for j in next(e for e in one if e.cell.row == "FedAvg").jobs]
     amps = [run.rows[-1]["models"]["active"]["amp"] for run in avg]
@@ -205,7 +205,7 @@ def test_killed_half_way_and_started_again_does_only_what_is_missing(table: Path
     assert len(lines) == 30
     assert lines[0] == early  # with its seconds: that round was not run again
     again = reproduce.plan(read_preset(str(table)), tmp_path / "other", rounds=30, rows=["FedProx"], columns=["α = 1"])
-    reproduce.carry_out(again, tmp_path / "other", 1)
+    batch.carry_out(again, tmp_path / "other", 1)
     assert bits(again[0].jobs[0].path)[0] == bits(stopped)[0]
 
 

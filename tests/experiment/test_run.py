@@ -74,7 +74,7 @@ def test_killed_in_the_middle_of_a_round_it_resumes_to_the_same_bits(runs: Path)
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "client", "no side file"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "client", "client flipped", "no side file"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(runs: Path, damage: str) -> None:
     start(small_experiment(small_method("fedkf"), rounds=3), out=runs, name="run")
     whole = state_of(runs / "run")
@@ -88,12 +88,32 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(runs: Pat
     elif damage == "client":
         last = next((runs / "run" / "clients").glob("*-2.safetensors"))
         last.write_bytes(last.read_bytes()[:-10])
+    elif damage == "client flipped":  # still a record, of other numbers
+        last = next((runs / "run" / "clients").glob("*-2.safetensors"))
+        data = bytearray(last.read_bytes())
+        data[-1] ^= 1
+        last.write_bytes(data)
     else:
         newest.with_suffix(".json").unlink()
     notes = Notes()
     resume(runs / "run", watcher=notes)
     assert any(line.startswith("checkpoint of round 3 is damaged") for line in notes.lines)
     assert same_bits(whole.server, state_of(runs / "run").server)
+
+
+def test_damaged_files_of_a_run_are_named_in_one_line(runs: Path) -> None:
+    """A line cut off at the end is left out; one in the middle, or an experiment that is no JSON, is an error."""
+    start(small_experiment(small_method("fedavg"), rounds=2), out=runs, name="run")
+    file = runs / "run" / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text(lines[0] + lines[1][:20])
+    assert len(RunDir.open(runs / "run").rows()) == 1
+    file.write_text(lines[0][:20] + "\n" + lines[1])
+    with pytest.raises(RunError, match=r"metrics\.jsonl: line 1 is damaged"):
+        RunDir.open(runs / "run").rows()
+    (runs / "run" / "experiment.json").write_text("{")
+    with pytest.raises(RunError, match=r"experiment\.json: damaged"):
+        RunDir.open(runs / "run")
 
 
 def test_only_the_last_two_checkpoints_and_what_they_need_are_kept(runs: Path) -> None:
@@ -259,7 +279,7 @@ def test_one_sample_for_each_client_and_a_class_with_no_samples(runs: Path) -> N
 def test_interrupted_by_the_user_it_can_be_resumed(runs: Path) -> None:
     words = shlex.split("run fedavg --data digits --clients 6 --rounds 100000 --workers 2 --name long --out")
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedstill.cli", *words, str(runs)],
+        [sys.executable, "-m", "fedstill", *words, str(runs)],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it

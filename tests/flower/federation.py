@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
-STARTS = 90.0
-RUNS = 180.0
+STARTS = 300.0
+RUNS = 600.0
 SITES = ("site-a", "site-b", "site-c")
 LONG = pytest.mark.skipif(os.environ.get("FEDSTILL_DEPLOY_TESTS") != "all", reason="long form: make test-deploy")
 

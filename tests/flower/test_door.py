@@ -94,3 +94,13 @@ def test_a_site_wants_a_key_unless_told(tmp_path: Path) -> None:
 
     with pytest.raises(FedstillError, match="needs --key"):
         site("127.0.0.1:1", "digits", tmp_path)
+
+
+def test_a_hub_that_breaks_off_is_not_taken_for_one_that_wants_no_plain_text() -> None:
+    """Before a site was ever let in, a broken answer to plain text is final; later it is a hub that went away."""
+    from fedstill.flower.node import Line, _final
+
+    broken, line = httpx.RemoteProtocolError("peer closed connection"), Line("127.0.0.1:1", insecure=True)
+    with pytest.raises(RunError, match="does not take plain text"):
+        _final(broken, line, entered=False)
+    _final(broken, line, entered=True)

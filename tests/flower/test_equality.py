@@ -78,7 +78,7 @@ def test_the_command_brings_the_run_home(federation: Federation, tmp_path: Path)
 
     def fedstill_says(*words: str) -> str:
         made = subprocess.run(
-            [*FEDSTILL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=150,
+            [*FEDSTILL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600,
             env={**os.environ, "HOME": str(tmp_path)},
         )  # fmt: skip
         assert made.returncode == 0, made.stderr

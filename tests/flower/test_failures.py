@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from federation import LONG, SITES, Answer, Federation
+from federation import LONG, RUNS, SITES, Answer, Federation, waited
 
 import fedstill
 from fedstill.core import record
@@ -236,6 +236,24 @@ def test_a_killed_hub_loses_only_the_round_under_way(
     assert rows[-1]["models"]["overall"]["amp"] == pytest.approx(result.last("overall")["amp"])
 
 
+@LONG
+def test_a_restarted_hub_goes_on_with_nobody_attached(federation: Federation) -> None:
+    """Started, and nobody follows it: the hub is killed after a round and started again; the run ends by itself."""
+    from fedstill.experiment.config import experiment
+    from fedstill.flower.enrolment import deployable
+
+    plan = deployable(experiment({"clients": 3, "active": 1.0, **AVG, "rounds": 4})).plain()
+    metrics = federation.folder / "hub" / "runs" / "alone" / "metrics.jsonl"
+    with federation.hub() as hub:
+        hub.start("alone", plan, 60.0)
+        waited(lambda: metrics.exists() and metrics.read_text().count("\n") >= 1, RUNS, "a first round")
+    federation.kill("hub", signal.SIGKILL)
+    federation.start_hub()
+    with federation.hub() as hub:
+        waited(lambda: (known := hub.last("alone")) and known.result == "completed", RUNS, "the run's end")
+    assert [row["round"] for row in RunDir.open(metrics.parent).rows()] == [1, 2, 3, 4]
+
+
 def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Path) -> None:
     """What a site tells of itself is a few numbers, whatever its data; no field is as long as its samples."""
     import json
@@ -245,7 +263,7 @@ def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Pa
 
     site = Site("site-a", str(sites_data["site-a"]), tmp_path)
     plan = experiment({**AVG, "clients": 3}).plain()
-    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(plan))
+    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(plan), signature="")
     found = answer(site.answer(asked.dumps())[0])
     assert isinstance(found, Enrolled)
     assert (found.samples, found.tests) == (96, 24)

@@ -27,7 +27,7 @@ def test_the_teacher_is_the_mean_of_the_last_models():
     after 1, 2, 4 it is 3.
     """
     method = FedGKD(buffer=2, gather=Everyone())
-    server = Recent({"w": torch.tensor([9.0])}, (), None)
+    server = Recent({"w": torch.tensor([9.0])}, None, ())
     assert not method.download(None, server).distil
     teachers = []
     for value in (1.0, 2.0, 4.0):

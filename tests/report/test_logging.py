@@ -1,4 +1,4 @@
-"""Logging elsewhere: what is handed to TensorBoard and MLflow, by stand-ins that only remember."""
+"""Logging elsewhere: what TensorBoard, MLflow, Weights & Biases and Trackio get, by stand-ins that only remember."""
 
 import sys
 import types
@@ -68,7 +68,15 @@ def test_a_run_that_fails_is_logged_as_failed(monkeypatch: pytest.MonkeyPatch) -
     assert book.calls[-1] == ("end_run", (("FAILED",), {}))
 
 
-@pytest.mark.parametrize(("log", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")])
+@pytest.mark.parametrize(
+    ("log", "module"),
+    [
+        ("tensorboard", "torch.utils.tensorboard"),
+        ("mlflow", "mlflow"),
+        ("wandb", "wandb"),
+        ("trackio", "trackio"),
+    ],
+)
 def test_a_missing_extra_is_named(log: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with (
@@ -91,5 +99,33 @@ def test_numbers_only() -> None:
 
 
 def test_an_unknown_logger_lists_the_known() -> None:
-    with pytest.raises(UsageError, match=r"log = 'paper': must be one of tensorboard, mlflow"):
+    with pytest.raises(UsageError, match=r"log = 'paper': must be one of tensorboard, mlflow, wandb, trackio"):
         logged(Watcher(), "paper")
+
+
+@pytest.mark.parametrize(("log", "end"), [("wandb", {"exit_code": 0}), ("trackio", {})])
+def test_a_board_gets_settings_and_rounds(
+    log: str, end: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = Book(log)
+    monkeypatch.setitem(sys.modules, log, book)
+    result = run(log, tmp_path)
+    (first, (_, opened)), *rounds, (last, (_, closed)) = book.calls
+    assert (first, opened["project"], opened["name"]) == ("init", "fedstill", "a")
+    assert opened["config"]["method.name"] == "fedavg"
+    assert rounds == [("log", ((scalars(row),), {"step": row["round"]})) for row in result.rows]
+    assert (last, closed) == ("finish", end)
+
+
+def test_weights_and_biases_is_told_of_a_run_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Book("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", book)
+    plan = experiment({"method": LIGHT["fedavg"], **PLAN, "rounds": 2})
+
+    class Broken(Watcher):
+        def round(self, row: Any) -> None:
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"), logged(Broken(), "wandb") as watcher:
+        start(plan, out=tmp_path, name="a", watcher=watcher)
+    assert book.calls[-1] == ("finish", ((), {"exit_code": 1}))

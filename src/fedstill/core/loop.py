@@ -54,7 +54,7 @@ def rounds(
         here = env.at(t)
         began = time.perf_counter()
         downs = downloads(method, here, server, sample(t))
-        sent = time.perf_counter()
+        prepared = time.perf_counter()
         replies = transport.exchange(here, downs)
         trained = time.perf_counter()
         if wrappers:
@@ -65,7 +65,7 @@ def rounds(
             server = method.server(here, server, good)
         ended = time.perf_counter()
         counted = {"down": _total(downs.values()), "up": _total(r.upload for r in replies if r.upload is not None)}
-        spent = {"download": sent - began, "clients": trained - sent, "server": ended - trained}
+        spent = {"download": prepared - began, "clients": trained - prepared, "server": ended - trained}
         yield Round(t, server, good, missing, counted, spent)
 
 

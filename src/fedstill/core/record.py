@@ -277,11 +277,18 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
     """
     if type(value) is not type(template):
         return f"a {type(value).__name__} instead of a {type(template).__name__}"
-    got, want = dict(leaves(value)), dict(leaves(template))
-    free = tuple(f"/{f.name}/" for f in fields(template) if f.metadata.get("varies")) if is_dataclass(template) else ()
+    got: dict[str, Tensor] = {}
+    want: dict[str, Tensor] = {}
+    spec, form = flatten(value, got), flatten(template, want)
+    varied = [f.name for f in fields(template) if f.metadata.get("varies")] if is_dataclass(template) else []
+    free = tuple(f"/{name}/" for name in varied)
     odd = sorted(name for name in got.keys() ^ want.keys() if not name.startswith(free))
     if odd:
         return f"{odd[0]} is {'missing' if odd[0] in want else 'unexpected'}"
+    for name in varied:
+        del spec["fields"][name], form["fields"][name]
+    if (wrong := _misfit(spec, form, limit)) is not None:
+        return wrong
     for name, tensor in got.items():
         if name.startswith(free):
             want = {**want, name: tensor}
@@ -293,4 +300,23 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
             extreme = float(tensor.abs().max())
             if not extreme <= limit:
                 return f"{name} {NOT_FINITE} ({extreme:.0e})"
+    return None
+
+
+def _misfit(spec: Any, form: Any, limit: float, path: str = "") -> str | None:
+    """What is wrong with the JSON of everything but tensors: another structure or type, a number beyond `limit`."""
+    if type(spec) is not type(form):
+        return f"{path or 'value'} is a {type(spec).__name__} instead of a {type(form).__name__}"
+    match spec:
+        case dict():
+            if spec.keys() != form.keys():
+                return f"{path}/{sorted(spec.keys() ^ form.keys())[0]} is missing or unexpected"
+            return next((w for k in spec if (w := _misfit(spec[k], form[k], limit, f"{path}/{k}"))), None)
+        case list():
+            if len(spec) != len(form):
+                return f"{path or 'value'} has {len(spec)} entries instead of {len(form)}"
+            pairs = enumerate(zip(spec, form, strict=True))
+            return next((w for i, (a, b) in pairs if (w := _misfit(a, b, limit, f"{path}/{i}"))), None)
+        case float() | int() if not abs(spec) <= limit:
+            return f"{path or 'value'} {NOT_FINITE} ({spec:.0e})" if isinstance(spec, float) else f"{path} is too large"
     return None

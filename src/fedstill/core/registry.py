@@ -72,8 +72,19 @@ class Registry(Mapping[str, Any], Generic[T]):
     _names: ClassVar[dict[Any, str]] = {}
     _announced: ClassVar[dict[str, dict[str, str]]] = {}
 
-    def __init__(self, kind: str, base: type[T] | None = None, *, instances_of: type[T] | None = None) -> None:
-        """Of a `kind` (a word for errors): of subclasses of `base`, of `instances_of` a class, or of callables."""
+    def __init__(
+        self,
+        kind: str,
+        base: type[T] | None = None,
+        *,
+        instances_of: type[T] | None = None,
+        group: str | None = None,
+    ) -> None:
+        """Of a `kind` (a word for errors): of subclasses of `base`, of `instances_of` a class, or of callables.
+
+        `group`: the entry-point group under which packages declare such things; `fedstill.<kind>` unless given.
+        """
+        self.group = group or f"fedstill.{kind.replace(' ', '_')}"
         self.kind = kind
         self.base = base
         self.instances_of = instances_of
@@ -116,11 +127,6 @@ class Registry(Mapping[str, Any], Generic[T]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
-
-    @property
-    def group(self) -> str:
-        """The entry-point group under which packages declare things of this kind."""
-        return f"fedstill.{self.kind.replace(' ', '_')}"
 
     @property
     def _declared(self) -> Mapping[str, EntryPoint]:

@@ -23,6 +23,17 @@ from fedstill.data.samples import Dataset
 
 
 @runtime_checkable
+class Found(Protocol):
+    """A loader that can say where it would read from, without reading."""
+
+    doc: str
+    """The data set in one line."""
+
+    def where(self) -> str | None:
+        """A folder, a package …; None: it is not on this machine."""
+
+
+@runtime_checkable
 class Readable(Protocol):
     """A registered data set that can be read in several ways."""
 

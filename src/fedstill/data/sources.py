@@ -29,7 +29,7 @@ from fedstill.data.forms import About, Norm
 from fedstill.data.gathered import GATHERED
 from fedstill.data.objects import from_object, is_split_dictionary
 from fedstill.data.partition import Split
-from fedstill.data.published import MNIST_NORM, PUBLISHED, Readable, with_site
+from fedstill.data.published import MNIST_NORM, PUBLISHED, Found, Readable, with_site
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples
 from fedstill.data.summary import agreed, pooled, recast, summary
@@ -245,7 +245,8 @@ def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None)
 
 def found() -> list[tuple[str, str | None]]:
     """Every known data set, and where this machine would read it from (None: nowhere). Reads no images."""
-    return [(name, getattr(datasets[name], "where", lambda: "registered")()) for name in datasets]
+    loaders = {name: datasets[name] for name in datasets}
+    return [(name, made.where() if isinstance(made, Found) else "registered") for name, made in loaders.items()]
 
 
 def may_have_sites(spec: Any, reading: Any) -> bool:

@@ -20,6 +20,7 @@ from fedstill.core.method import Env
 from fedstill.core.record import Carries
 from fedstill.core.shelf import Storage, reopen
 from fedstill.core.turn import Party, turn
+from fedstill.core.value import by_field
 from fedstill.data.samples import Samples
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import one_thread
@@ -115,11 +116,11 @@ def opened(folder: RunDir) -> Scene:
 def promised(folder: RunDir) -> dict[str, Any]:
     """ε and δ as the run's rounds tell them; empty where nothing was promised."""
     spent: dict[str, float] = {}
-    told: dict[str, Any] = {}
+    promises: dict[str, Any] = {}
     for row in folder.rows():
         spent |= row["facts"].get("epsilon_spent", {})
-        told |= {k: row["facts"][k] for k in ("epsilon_clients", "delta") if k in row["facts"]}
-    return {**told, **({"epsilon_samples": max(spent.values())} if spent else {})}
+        promises |= {k: row["facts"][k] for k in ("epsilon_clients", "delta") if k in row["facts"]}
+    return {**promises, **({"epsilon_samples": max(spent.values())} if spent else {})}
 
 
 def sent(scene: Scene) -> Iterator[tuple[int, tuple[Any, Any]]]:
@@ -191,7 +192,7 @@ def pooled(scene: Scene, target: str, both: list[tuple[Scores, Scores]]) -> Iter
 
 
 def _carried(upload: Any, what: Carries) -> list[Any]:
-    return [getattr(upload, f.name) for f in fields(upload) if f.metadata["carries"] is what]
+    return [by_field(upload)[f.name] for f in fields(upload) if f.metadata["carries"] is what]
 
 
 def weights_of_upload(env: Env, upload: Any) -> nn.Module | None:
@@ -273,7 +274,7 @@ def label_shares(scene: Scene, uploads: Mapping[int, tuple[Any, Any]]) -> dict[s
 
 
 def _weights_down(down: Any) -> Mapping[str, Tensor]:
-    found = next((getattr(down, f.name) for f in fields(down) if f.name == "weights"), None)
+    found = by_field(down).get("weights")
     return found if isinstance(found, Mapping) else {}
 
 

@@ -19,13 +19,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.lock import writing
+from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import data_fingerprint
 from fedstill.experiment.watcher import Watcher
+from fedstill.transports.processes import forks
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,30 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class Runs(Protocol):
+    """Something that runs are made for: a point of a sweep, a cell of a table."""
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """Its runs, one for each seed."""
+
+
+def carry_out(
+    wanted: Sequence[Runs], out: Path, at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
+) -> dict[Path, str]:
+    """Run what is missing into `out`, first seed first; returns why runs failed, by folder."""
+    jobs = [one for runs in wanted for one in runs.jobs]
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, wait=5):
+        return run_all(sorted(jobs, key=lambda one: one.plan.seed), at_once, tell)
+
+
+def results(wanted: Sequence[Runs]) -> dict[Path, Result]:
+    """What the finished runs gave, by folder."""
+    paths = dict.fromkeys(one.path for runs in wanted for one in runs.jobs)
+    return {path: Result.read(path) for path in paths if finished(path)}
+
+
 def run_all(
     jobs: Sequence[Job],
     at_once: int | None = None,
@@ -114,7 +141,7 @@ def run_all(
         else:
             tell(News(one, "kept"))
     busy: dict[Connection, tuple[Job, Any]] = {}
-    context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    context: Any = multiprocessing.get_context("fork" if forks() else "spawn")
     try:
         while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import fedstill.methods
 import fedstill.parts.backdoor
@@ -287,10 +287,13 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
 
 def with_reading(known: dict[str, Any]) -> dict[str, Any]:
     """The settings with `label`, `site` … put where they belong."""
-    told = {name: known.pop(name) for name in SHORT if name in known}
-    if told:
+    columns = {name: known.pop(name) for name in SHORT if name in known}
+    if columns:
         before = known.get("reading") or {}
-        known["reading"] = {**(plain(before) if isinstance(before, Reading) else {"name": "columns", **before}), **told}
+        known["reading"] = {
+            **(plain(before) if isinstance(before, Reading) else {"name": "columns", **before}),
+            **columns,
+        }
     return known
 
 
@@ -323,9 +326,16 @@ FEW_SITES = 10
 """So many sites or fewer all take part in every round, unless `active` says otherwise."""
 
 
+@runtime_checkable
+class _Array(Protocol):
+    """Of numpy, torch or another library."""
+
+    shape: Any
+
+
 def _arrays(data: Any) -> bool:
     """Is this (x_train, y_train, x_test, y_test) rather than one entry for each client?"""
-    return len(data) in (2, 4) and all(hasattr(part, "shape") for part in data)
+    return len(data) in (2, 4) and all(isinstance(part, _Array) for part in data)
 
 
 def _paths(data: Any) -> bool:

@@ -42,8 +42,8 @@ def bootstrap(
     statistic: Callable[..., float], *samples: Scores, stream: np.random.Generator, times: int = 200
 ) -> Interval:
     """A statistic of one or more samples, with its 95 % interval over resamples of each."""
-    drawn = [statistic(*(stream.choice(s, len(s)) for s in samples)) for _ in range(times)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    estimates = [statistic(*(stream.choice(s, len(s)) for s in samples)) for _ in range(times)]
+    low, high = np.quantile(estimates, [0.025, 0.975])
     return {"value": statistic(*samples), "low": float(low), "high": float(high)}
 
 

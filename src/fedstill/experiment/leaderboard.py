@@ -108,10 +108,10 @@ def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
         known = [result.last(model).get(metric) for _, result in records]
         if all(value is not None for value in known):
             metrics[metric] = fmean(value for value in known if value is not None)
-    sent = fmean(sum(result.bytes().values()) / len(result.rows) for _, result in records)
+    traffic = fmean(sum(result.bytes().values()) / len(result.rows) for _, result in records)
     spent = [r.cpu_seconds / int(r.experiment["rounds"]) for r, _ in records if r.cpu_seconds]
     kind = "a model for each client" if model == "personal" else "one model for all"
-    return Score(metrics, tuple(record for record, _ in records), sent, fmean(spent) if spent else None), kind
+    return Score(metrics, tuple(record for record, _ in records), traffic, fmean(spent) if spent else None), kind
 
 
 def _league(

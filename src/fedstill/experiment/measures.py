@@ -63,7 +63,7 @@ class Measure:
         return self.score(answers) if len(answers) else None
 
 
-measures: Registry[Measure] = Registry("metric", instances_of=Measure)
+measures: Registry[Measure] = Registry("metric", instances_of=Measure, group="fedstill.measure")
 
 
 def measure(

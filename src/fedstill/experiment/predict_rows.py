@@ -18,8 +18,8 @@ def classify_rows(path: Path, file: Path, which: str | None = None, model: Any =
     model's name in the run.
     """
     ready = load_model(path, which, model=model)
-    told = RunDir.open(path).read("experiment.json").get("reading")
-    reading = None if told is None else build_named(Reading, told)
+    settings = RunDir.open(path).read("experiment.json").get("reading")
+    reading = None if settings is None else build_named(Reading, settings)
     stored = rows_like(ready.signature.brought, columns.read_file(file), str(file), reading)
     shares = ready.probabilities(stored)
     rows = [

@@ -98,7 +98,7 @@ class Record:
         for t in range(1, last + 1):
             row: dict[str, Any] = {"round": t, "models": {}, "facts": {}}
             row["seconds"] = {phase: spent / whole for phase, spent in self.seconds.items()}
-            row["bytes"] = {way: {f: n // whole for f, n in sent.items()} for way, sent in self.bytes.items()}
+            row["bytes"] = {way: {f: n // whole for f, n in by_name.items()} for way, by_name in self.bytes.items()}
             row["facts"] = {name: curve[t - 1] for name, curve in self.facts.items() if curve[t - 1] is not None}
             rows.append(row)
         for place, t in enumerate(self.rounds):
@@ -172,8 +172,8 @@ def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> R
 
 def scores_digest(rows: Sequence[Mapping[str, Any]]) -> str:
     """Digest of who was active and of every score, in every round."""
-    told = [[row["round"], row["active"], row["models"]] for row in rows]
-    return _digest(json.dumps(told, sort_keys=True).encode())
+    scores = [[row["round"], row["active"], row["models"]] for row in rows]
+    return _digest(json.dumps(scores, sort_keys=True).encode())
 
 
 def weights_digest(folder: RunDir) -> str:

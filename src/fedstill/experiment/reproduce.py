@@ -1,6 +1,6 @@
 """A paper's table with one command: its cells as runs, their numbers beside the paper's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,10 +11,9 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.registry import Registry
 from fedstill.experiment import batch, passes
-from fedstill.experiment.batch import Job, News
+from fedstill.experiment.batch import Job
 from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import Cell, Preset
 from fedstill.experiment.records import Archive
 from fedstill.experiment.result import Result
@@ -157,22 +156,6 @@ def _missing(settings: Mapping[str, Any]) -> str:
         if name is not None and name not in registry:
             return f"{registry.kind} {name} is not available"
     return ""
-
-
-def carry_out(
-    entries: Sequence[Entry], out: Path, at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
-) -> dict[Path, str]:
-    """Run what is missing, first seed first; returns why runs failed, by folder."""
-    jobs = [job for entry in entries for job in entry.jobs]
-    out.mkdir(parents=True, exist_ok=True)
-    with writing(out, wait=5):
-        return batch.run_all(sorted(jobs, key=lambda job: job.plan.seed), at_once, tell)
-
-
-def results(entries: Sequence[Entry]) -> dict[Path, Result]:
-    """What the finished runs gave."""
-    paths = dict.fromkeys(job.path for entry in entries for job in entry.jobs)
-    return {path: Result.read(path) for path in paths if batch.finished(path)}
 
 
 def recorded(entries: Sequence[Entry], archive: Archive) -> tuple[list[Entry], dict[Path, Result]]:

@@ -39,6 +39,8 @@ class RunDir:
     def __init__(self, path: Path, memory: int = 1024) -> None:
         self.path = path
         self.storage = Storage(path, memory << 20)
+        self.checksums: dict[str, str] = {}
+        """Of the clients' files: they are never written twice under one name."""
 
     @classmethod
     def create(cls, path: Path, experiment: Mapping[str, Any], command: str) -> "RunDir":
@@ -66,7 +68,7 @@ class RunDir:
         """A run that is there already."""
         if not (path / "experiment.json").exists():
             raise UsageError(f"{path}: not a run (no experiment.json there)")
-        return cls(path, int(json.loads((path / "experiment.json").read_text()).get("memory", 1024)))
+        return cls(path, int(cls(path).read("experiment.json").get("memory", 1024)))
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file, all of it or nothing."""
@@ -89,14 +91,20 @@ class RunDir:
             os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rounds' metrics; a line cut off by a crash is left out."""
+        """All rounds' metrics; a last line that a crash cut off is left out, another that is damaged is an error."""
         file = self.path / "metrics.jsonl"
+        lines = file.read_text(errors="replace").splitlines() if file.exists() else []
         found = []
-        for line in file.read_text().splitlines() if file.exists() else []:
+        for number, line in enumerate(lines, 1):
             try:
-                found.append(json.loads(line))
-            except ValueError:
-                break
+                row = json.loads(line)
+            except ValueError as error:
+                if number == len(lines):
+                    break
+                raise RunError(f"{file}: line {number} is damaged ({error})") from None
+            if not isinstance(row, dict) or "round" not in row:
+                raise RunError(f"{file}: line {number} is no round's metrics")
+            found.append(row)
         return found
 
     def checkpoint(self, state: Checkpoint) -> None:
@@ -110,7 +118,7 @@ class RunDir:
             needed = [str(e.file.relative_to(self.path)) for s in shelves(state) for e in s.entries.values() if e.file]
             self.write(
                 str(file.with_suffix(".json").relative_to(self.path)),
-                {"sha256": hashlib.sha256(data).hexdigest(), "files": needed},
+                {"sha256": hashlib.sha256(data).hexdigest(), "files": {name: self._checksum(name) for name in needed}},
             )
         self._sweep()
 
@@ -134,14 +142,28 @@ class RunDir:
                 side = self.read(f"checkpoints/{t:06d}.json")
                 if side is None or hashlib.sha256(data).hexdigest() != side["sha256"]:
                     raise FedstillError("its checksum does not match")
-                for name in side["files"]:
-                    record.load(self.path / name)
+                self._whole(side["files"])
                 state = record.loads(data, reopen(self.storage))
                 assert isinstance(state, Checkpoint)
                 return state, notes
             except (FedstillError, OSError) as error:
                 notes.append(f"checkpoint of round {t} is damaged ({error}); going back to the one before")
         return None, notes
+
+    def _checksum(self, name: str) -> str:
+        """The checksum of a client's file, computed once."""
+        if name not in self.checksums:
+            self.checksums[name] = hashlib.sha256((self.path / name).read_bytes()).hexdigest()
+        return self.checksums[name]
+
+    def _whole(self, files: Mapping[str, str] | list[str]) -> None:
+        """Refuse a checkpoint one of whose clients' files was changed; older runs have no checksums of these."""
+        for name in files:
+            record.load(self.path / name)
+            if isinstance(files, Mapping):
+                if hashlib.sha256((self.path / name).read_bytes()).hexdigest() != files[name]:
+                    raise FedstillError(f"{name}: its checksum does not match")
+                self.checksums[name] = files[name]
 
     def rewind(self, rounds: int) -> None:
         """Forget metrics of rounds after this one."""

@@ -179,9 +179,9 @@ def _alike(public: Samples, dataset: Dataset, title: str) -> Samples:
         if public.shape != dataset.train.shape:
             raise DataError(f"public = {title!r}: images are {public.shape}, the data's {dataset.train.shape}")
         return public
-    told = [summary(samples, ()) for samples in (dataset.train, public)]
-    agreed(told, ["the data", f"public = {title!r}"])
-    joint = pooled(told)
+    summaries = [summary(samples, ()) for samples in (dataset.train, public)]
+    agreed(summaries, ["the data", f"public = {title!r}"])
+    joint = pooled(summaries)
     if isinstance(joint, Table) and isinstance(dataset.kind, Table) and joint.categories != dataset.kind.categories:
         raise DataError(f"public = {title!r}: has categories that the data have not")
     return recast(public, dataset.kind)

@@ -2,17 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.experiment import batch
-from fedstill.experiment.batch import Job, News
+from fedstill.experiment.batch import Job
 from fedstill.experiment.config import experiment
-from fedstill.experiment.lock import writing
-from fedstill.experiment.result import Result
 
 
 @dataclass(frozen=True)
@@ -69,19 +67,3 @@ def combinations(varied: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     [{'a': '1', 'b': 'x'}, {'a': '2', 'b': 'x'}]
     """
     return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
-
-
-def carry_out(
-    points: Sequence[Point], out: Path, at_once: int | None = None, tell: Callable[[News], None] = lambda news: None
-) -> dict[Path, str]:
-    """Run what is missing, first seed first; returns why runs failed, by folder."""
-    jobs = [job for point in points for job in point.jobs]
-    out.mkdir(parents=True, exist_ok=True)
-    with writing(out, wait=5):
-        return batch.run_all(sorted(jobs, key=lambda job: job.plan.seed), at_once, tell)
-
-
-def results(points: Sequence[Point]) -> dict[Path, Result]:
-    """What the finished runs gave."""
-    paths = [job.path for point in points for job in point.jobs]
-    return {path: Result.read(path) for path in paths if batch.finished(path)}

@@ -276,6 +276,8 @@ class KnownRun:
     status: str
     result: str
     details: str
+    order: Mapping[str, Any]
+    """What it was started with."""
 
     @property
     def over(self) -> bool:
@@ -328,8 +330,9 @@ class Control:
 
 
 def _known(run: Any) -> KnownRun:
-    name = str(serde.user_config_from_proto(run.override_config).get("run", ""))
-    return KnownRun(run.run_id, name, run.status.status, run.status.sub_status, run.status.details)
+    order = serde.user_config_from_proto(run.override_config)
+    state = run.status
+    return KnownRun(run.run_id, str(order.get("run", "")), state.status, state.sub_status, state.details, order)
 
 
 class _Headers:

@@ -7,6 +7,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,24 @@ class HubClient:
     def instance(self) -> str:
         """Which start of the hub this is: another one after every restart."""
         return str(self._call(lambda: self.http.get("/fedstill/hub").raise_for_status().json()["instance"]))
+
+    def alive(self) -> bool:
+        """Does the hub answer at all?"""
+        try:
+            return self.http.get("/fedstill/health").status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def restart(self) -> list[str]:
+        """Start the runs again that were under way when the hub went away; their names."""
+        names = []
+        for known in self.runs():
+            if not known.over:
+                self.stop(known.id)
+                if known.name not in names:
+                    names.append(known.name)
+                    self._call(partial(self.control.start, app_bundle(), known.order))
+        return names
 
     def register(self, name: str, public: bytes) -> str:
         """Let the site with this key in, under this name."""
@@ -245,7 +264,11 @@ def _back(hub: HubClient, patience: float) -> str:
 
 
 def _again(hub: HubClient, run: str, run_id: int, start: Callable[[], int], tell: Tell) -> int:
-    """The hub was started anew, and the run's process died with it: start it again; it goes on from its checkpoint."""
+    """The hub was started anew, and the run's process died with it: follow the one started instead, or start it."""
+    last = hub.last(run)
+    if last is not None and last.id != run_id:
+        tell({"note": "the hub was restarted; the run goes on from its last checkpoint"})
+        return last.id  # the hub started it again itself
     known = next((k for k in hub.runs() if k.id == run_id), None)
     if known is not None and known.over and known.result == "completed":
         return run_id

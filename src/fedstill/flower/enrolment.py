@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedstill.core.errors import DataError, FedstillError, UsageError
 from fedstill.core.kind import kind_of, sides
 from fedstill.data import Dataset, load
+from fedstill.data.kinds import Table
 from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.setting import Setting, with_tuples
@@ -60,7 +62,7 @@ def _models(plan: Experiment, sample: Dataset, asked: Sequence[str], sites: Sequ
 
 def misnamed(model: str, named: Sequence[str]) -> str | None:
     """Why the hub does not take a model by this name from a site: code that only a site names is never imported."""
-    if model == "auto" or model in models or model in named:
+    if model == "auto" or model in named or (":" not in model and model in models):
         return None
     return f"model {model!r}: neither one of fedstill's ({', '.join(models)}) nor named by the experiment"
 
@@ -75,6 +77,25 @@ def introduced(site: Enrolled) -> Summary:
     if wrong:
         raise DataError(f"its introduction is not sound: {readable(wrong)}")
     return known
+
+
+def odd_ones(enrolled: Mapping[str, Enrolled]) -> dict[str, str]:
+    """The sites whose samples have another form than those of most, and what to say of them."""
+    forms = {site: _form(found) for site, found in enrolled.items()}
+    counted = Counter(forms.values()).most_common(2)
+    if len(counted) < 2 or counted[0][1] == counted[1][1]:
+        return {}  # all agree, or nobody is in the majority
+    usual = counted[0][0]
+    return {
+        site: f"its samples are {form}, those of most sites {usual}" for site, form in forms.items() if form != usual
+    }
+
+
+def _form(site: Enrolled) -> str:
+    """The form of a site's samples in a few words: kind, type, and sides or columns."""
+    kind = kind_of(site.summary.kind)
+    columns = sorted(kind.columns) if isinstance(kind, Table) else []
+    return " ".join([str(site.summary.kind["name"]), site.summary.dtype, *(columns or [sides(kind.shape)])])
 
 
 def oversized(kind: Mapping[str, object]) -> str | None:

@@ -2,15 +2,18 @@
 
 Sites come in over the Fleet API with registered keys; their signature is checked before a byte of the body is read.
 Starting, stopping and reading runs (the Control API, which Flower leaves open to whoever reaches the port) takes one of
-the hub's tokens; what a run's own process uses (the Runtime API) is for this machine alone. Only fedstill's own app
-bundle is ever started.
+the hub's tokens; what a run's own process uses (the Runtime API) is for the hub's own user on this machine alone. Only
+fedstill's own app bundle is ever started.
 """
 
 import asyncio
 import json
+import os
 import secrets
 import tarfile
 import tempfile
+import threading
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from fedstill.flower.audit import AuditLog
 from fedstill.flower.health import Health
 from fedstill.flower.keyring import KeyRing
 from fedstill.flower.messages import checked_name, readable
+from fedstill.flower.peer import owner
 from fedstill.flower.tokens import Role, Tokens
 
 Scope = MutableMapping[str, Any]
@@ -53,7 +57,15 @@ class Refused(Exception):
 class Guard:
     """Stands before the SuperLink's HTTP application."""
 
-    def __init__(self, app: Any, tokens: Tokens, runs: Path, keys: KeyRing | None, audit: AuditLog) -> None:
+    def __init__(
+        self,
+        app: Any,
+        tokens: Tokens,
+        runs: Path,
+        keys: KeyRing | None,
+        audit: AuditLog,
+        ready: threading.Event,
+    ) -> None:
         self.app = app
         self.tokens = tokens
         self.runs = runs
@@ -62,7 +74,11 @@ class Guard:
         self.audit = audit
         self.health = Health()
         self.instance = secrets.token_hex(8)
+        self.ready = ready
+        """Set when runs that were under way before a restart have been started again."""
         self.reading = asyncio.Semaphore(AT_ONCE)
+        self.written, self.unwritten = 0.0, 0
+        """When a refusal was last entered in the log, and how many there were since."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or say why not."""
@@ -73,10 +89,16 @@ class Guard:
             await self._admit(scope, receive, send)
         except Refused as refused:
             self.health.count("refused")
-            if refused.status != 404:
-                why = str(refused)
-                self.audit.write("refused", path=readable(scope["path"], 100), status=refused.status, why=why)
+            self._enter(scope["path"], refused)
             await _answer(send, refused.status, {"detail": str(refused)})
+
+    def _enter(self, path: str, refused: Refused) -> None:
+        """Enter a refusal in the log: one a second at most, so that strangers cannot fill the disk."""
+        self.unwritten += 1
+        if time.monotonic() - self.written >= 1.0:
+            why, count = str(refused), self.unwritten
+            self.audit.write("refused", path=readable(path, 100), status=refused.status, why=why, count=count)
+            self.written, self.unwritten = time.monotonic(), 0
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -109,6 +131,8 @@ class Guard:
             if role != "read":
                 self.audit.write(path.rpartition("/")[2], by=holder)
             await self.app(scope, _again(body, receive), send)
+        elif path == "/fedstill/hub" and not self.ready.is_set():
+            raise Refused(503, "the hub is starting")
         elif path == "/fedstill/hub":
             await _answer(send, 200, {"instance": self.instance, "runs": str(self.runs)})
         elif path == "/fedstill/metrics":
@@ -205,8 +229,10 @@ class Guard:
 
 
 def _local(scope: Scope) -> bool:
-    """Does a request come from this very machine?"""
-    return (scope.get("client") or ("",))[0] in ("127.0.0.1", "::1", (scope.get("server") or ("",))[0])
+    """Does a request come from this very machine, and from a process of the hub's own user?"""
+    host, port = scope.get("client") or ("", 0)
+    here = host in ("127.0.0.1", "::1", (scope.get("server") or ("",))[0])
+    return here and owner(host, port) in (os.getuid(), 0, None)  # None: the system does not tell
 
 
 def _our_bundle(body: bytes) -> bool:

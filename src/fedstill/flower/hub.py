@@ -55,10 +55,12 @@ def hub(
     words += ["--insecure"] if insecure else [
         "--ssl-certfile", str(cert), "--ssl-keyfile", str(key), "--ssl-ca-certfile", str(ca), "--enable-supernode-auth",
     ]  # fmt: skip
-    threading.Thread(target=_register, args=(address, ca, insecure, tokens.keeper, names), daemon=True).start()
+    ready = threading.Event()
+    begin = (address, ca, insecure, tokens.keeper, names, ready, audit)
+    threading.Thread(target=_begin, args=begin, daemon=True).start()
     api.serve_superlink(
         [*words, "--disable-runtime-dependency-installation"],
-        lambda app: Guard(app, tokens, runs, ring, audit),
+        lambda app: Guard(app, tokens, runs, ring, audit, ready),
         timeout_keep_alive=IDLE,
         limit_concurrency=CONNECTIONS,
         h11_max_incomplete_event_size=64 << 10,
@@ -81,19 +83,31 @@ def _checked(files: dict[str, Path | None], insecure: bool, allow: tuple[Path, .
         raise UsageError("--allow: keys need a hub with certificates, not --insecure")
 
 
-def _register(address: str, ca: Path | None, insecure: bool, token: str, names: dict[str, bytes]) -> None:
-    """Wait until the hub answers, then register the keys that are new."""
+def _begin(
+    address: str,
+    ca: Path | None,
+    insecure: bool,
+    token: str,
+    names: dict[str, bytes],
+    ready: threading.Event,
+    audit: AuditLog,
+) -> None:
+    """Wait until the hub answers, register the keys that are new, and go on with the runs that were under way."""
     from fedstill.flower.control import HubClient
 
     with HubClient(address, ca, insecure, token) as there:
         for _ in range(300):
-            try:
-                there.instance()
+            if there.alive():
                 break
-            except FedstillError:
-                time.sleep(0.2)
-        else:
-            return
-        for name, public in names.items():
-            print(there.register(name, public), flush=True)
+            time.sleep(0.2)
+        try:
+            for name, public in names.items():
+                print(there.register(name, public), flush=True)
+            for run in there.restart():
+                audit.write("run restarted", run=run)
+                print(f"run {run} was under way and goes on from its last checkpoint", flush=True)
+        except FedstillError as error:
+            print(f"warning: {error}", flush=True)
+        finally:
+            ready.set()
     print(f"hub ready at {address}" + (" (plain text, any site)" if insecure else ""), flush=True)

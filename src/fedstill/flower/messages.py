@@ -63,7 +63,7 @@ class Enrol(_Head):
     run_id: RunId
     format: Annotated[int, Field(ge=0, le=1000)]
     experiment: Text
-    signature: Annotated[str, StringConstraints(max_length=200)] = ""
+    signature: Annotated[str, StringConstraints(max_length=200)]
     """Of the person who started it, where the hub was given one (base64)."""
 
 

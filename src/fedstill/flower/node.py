@@ -69,6 +69,8 @@ class WarmNode:
         self.largest = largest
         self.stopped = threading.Event()
         self.connected = False
+        self.entered = False
+        """Was it let in once? Then a line that breaks is a hub that went away."""
         self.keys = _keys(line.key)
 
     def serve(self, answers: Answers) -> None:
@@ -80,11 +82,11 @@ class WarmNode:
                     node = self._enter(fleet)
                     self.report(f"connected to {self.line.address} as node {node}")
                     pause = 0.5
-                    self.connected = True
+                    self.connected = self.entered = True
                     self._stay(fleet, node, answers)
             except (Gone, httpx.TransportError, httpx.HTTPStatusError) as error:
                 self.connected = False
-                _final(error, self.line)
+                _final(error, self.line, self.entered)
                 self.report(f"no line to {self.line.address} ({_brief(error)}); trying again in {pause:g} s")
                 self.stopped.wait(pause)
                 pause = min(2 * pause, PATIENCE)
@@ -226,14 +228,14 @@ def _keys(file: Path | None) -> Any:
     return private, private.public_key()
 
 
-def _final(error: Exception, line: Line) -> None:
+def _final(error: Exception, line: Line, entered: bool) -> None:
     """Raise what will not get better by trying again."""
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
         raise RunError(f"{line.address}: its certificate is not signed by the authority of --ca: {text}") from None
     if "WRONG_VERSION_NUMBER" in text or "record layer failure" in text:
         raise RunError(f"{line.address}: the hub speaks plain text; --insecure only if you mean it") from None
-    if isinstance(error, httpx.RemoteProtocolError) and line.insecure:
+    if isinstance(error, httpx.RemoteProtocolError) and line.insecure and not entered:
         raise RunError(f"{line.address}: the hub does not take plain text; leave out --insecure") from None
     if isinstance(error, httpx.HTTPStatusError) and line.insecure and error.response.status_code in (401, 403):
         raise RunError(f"{line.address}: the hub takes sites with a registered key only ({_body(error)})") from None

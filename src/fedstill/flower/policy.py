@@ -15,6 +15,7 @@ from fedstill.core.method import methods
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
 from fedstill.parts.learner import LocalTraining
+from fedstill.parts.privacy import PrivateSamples
 
 Number = Annotated[int, Field(ge=0, le=10**12)]
 Duration = Annotated[float, Field(gt=0, le=10**9)]
@@ -66,6 +67,9 @@ class Policy(BaseModel):
     turn_bytes: Number = 1 << 30
     """Of a download, and of an upload."""
     run_bytes: Number = 1 << 40
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    """The most privacy loss (ε for each sample, in a whole run) that is taken; none: no noise is asked for."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     approval: bool = False
     """Must a person approve each experiment (`fedstill site --approve`)?"""
     signers: tuple[Path, ...] = ()
@@ -82,7 +86,22 @@ class Policy(BaseModel):
                 return f"{name} = {settings[name]}: this site's policy asks for {_words(bound)}"
         if isinstance(method, LocalTraining) and method.batch < self.least_batch:
             return f"batch = {method.batch}: this site's policy asks for {self.least_batch} at least"
-        return None
+        return self._too_open(plan)
+
+    def _too_open(self, plan: Experiment) -> str | None:
+        """Why an experiment promises too little privacy for each sample; None where none is asked for, or it does."""
+        if self.epsilon is None:
+            return None
+        asked = f"this site's policy asks for ε ≤ {self.epsilon:g} at δ ≤ {self.delta:g} for each sample"
+        promises = [wrapper for wrapper in plan.wrappers if isinstance(wrapper, PrivateSamples)]
+        if not promises:
+            return f"no private-samples among the wrappers: {asked}"
+        for promise in promises:
+            if promise.keyed:
+                return "private-samples with noise that follows from the run's seed: the hub could take it away"
+            if promise.epsilon is not None and promise.epsilon <= self.epsilon and promise.delta <= self.delta:
+                return None
+        return f"private-samples with ε = {promises[0].epsilon}, δ = {promises[0].delta:g}: {asked}"
 
     def refuses_turn(self, plan: Experiment, samples: int, sites: int) -> str | None:
         """Why a turn of this plan on so many training samples, in a run of so many sites, is against the policy."""
@@ -115,6 +134,10 @@ class Policy(BaseModel):
             f"  runs                that took {self.run_seconds:g} s of work or {self.run_bytes:,} bytes; a task of "
             "another experiment than the one enrolled for",
         ]
+        if self.epsilon is not None:
+            lines.append(
+                f"  too open            experiments without ε ≤ {self.epsilon:g} at δ ≤ {self.delta:g} for each sample"
+            )
         if self.signers:
             lines.append(f"  unsigned            experiments without a signature of {_names(self.signers)}")
         if self.approval:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedstill.core.errors import FedstillError
+from fedstill.flower.enrolment import introduced
 from fedstill.flower.messages import FORMAT, Enrol, Enrolled, Refusal, answer
 from fedstill.flower.post import Collected, Post
 
@@ -108,6 +109,7 @@ class Roster:
             raise FedstillError(f"its key is registered as {registered!r}, it calls itself {found.site!r}")
         if (found.run, found.run_id) != (self.run, self.run_id):
             raise FedstillError(f"an answer to another run ({found.run})")
+        introduced(found)
         return found
 
     def _recognised(self, found: Enrolled) -> None:

@@ -99,16 +99,25 @@ class States:
     def before(self, round: int) -> Any:
         """The state after the last turn before `round`; None when there was none."""
         earlier = [t for t in self._rounds() if t < round]
-        return record.load(self._file(earlier[-1])) if earlier else None
+        if not earlier:
+            return None
+        file = self._file(earlier[-1])
+        side = file.with_suffix(".sha256")
+        if not side.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != side.read_text():
+            raise FedstillError(f"{file.name}: this site's state was changed or is damaged; the run cannot go on here")
+        return record.load(file)
 
     def put(self, round: int, state: Any, needed: int) -> None:
         """Keep the state after `round`; forget what no round from `needed` on starts from."""
         if state is None:
             return
-        record.save(self._file(round), state)
+        data = record.dumps(state)
+        record.write(self._file(round).with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode())
+        record.write(self._file(round), data)
         old = [t for t in self._rounds() if t < needed]
         for t in old[:-1]:
             self._file(t).unlink(missing_ok=True)
+            self._file(t).with_suffix(".sha256").unlink(missing_ok=True)
 
     def _rounds(self) -> list[int]:
         return sorted(int(file.stem) for file in self.folder.glob("[0-9]*.safetensors"))

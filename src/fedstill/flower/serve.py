@@ -22,7 +22,7 @@ from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
-from fedstill.flower.enrolment import checksum, deployable, misnamed, public_set, settle
+from fedstill.flower.enrolment import checksum, deployable, misnamed, odd_ones, public_set, settle
 from fedstill.flower.messages import Marks, checked_name
 from fedstill.flower.post import Post
 from fedstill.flower.roster import Remembered, Roster
@@ -122,6 +122,8 @@ def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float,
                 roster.refuse(site, f"its public set is another than the hub's ({found.public})")
             elif wrong := misnamed(found.model, named):
                 roster.refuse(site, wrong)
+        for site, why in odd_ones({site: roster.enrolled[site] for site in roster.here()}).items():
+            roster.refuse(site, why)
         here = roster.here()
         if len(here) != shown:
             shown = len(here)

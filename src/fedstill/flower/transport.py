@@ -7,6 +7,7 @@ is named, and after `quarantine` failures in a row left out for the rest of the 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from fedstill.core import record
@@ -67,6 +68,8 @@ class FlowerTransport:
         self.note = note
         self.failures = [0] * len(setting.sites)
         self.text = setting.text()
+        self.uploads = reduce(lambda inner, wrapper: wrapper.uploads(inner), self.plan.wrappers, method.uploads())
+        """The type of the record that leaves a site."""
         self.busy: set[int] = set()
         """Sites that are still at the task before: they get no exam, which would wait for them once more."""
 
@@ -85,9 +88,9 @@ class FlowerTransport:
         answers = self._ask(env, questions, bodies, Work, "train", 2 * form + SPARE)
         self.busy = {k for k, found in answers.items() if isinstance(found, Late)}
         replies = [self._reply(env, k, answers[k]) for k in downs]
-        replies = self._within_caps(env, downs, replies)
-        self._judge(env, replies, {k for k, found in answers.items() if isinstance(found, NotAsked)})
-        return replies
+        wrong = self._wrong(env, downs, replies)
+        self._judge(wrong, {k for k in downs if not isinstance(answers[k], NotAsked)})
+        return [replace(r, upload=None, error=wrong[r.client]) if r.client in wrong else r for r in replies]
 
     def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
         """Every site's marks for these models, and for its own; sites that do not answer are left out."""
@@ -127,30 +130,21 @@ class FlowerTransport:
     def _left_out(self, k: int) -> bool:
         return self.failures[k] >= self.plan.quarantine
 
-    def _judge(self, env: Env, replies: list[Reply[Any]], not_asked: set[int]) -> None:
-        """Count failures in a row, and say which sites are left out from now on."""
-        _, missing = admit(self.method, env, received(self.plan.wrappers, env, replies))
-        for reply in replies:
-            k = reply.client
-            if k in not_asked:
-                continue
-            if k not in missing:
-                self.failures[k] = 0
-                continue
-            self.failures[k] += 1
-            if self._left_out(k) and self.failures[k] == self.plan.quarantine:
-                site, times = self.setting.sites[k], self.failures[k]
-                self.note(f"site {site} is in quarantine after {times} failures: {missing[k]}")
-
-    def _within_caps(self, env: Env, downs: Mapping[int, Any], replies: list[Reply[Any]]) -> list[Reply[Any]]:
-        """The replies, less those whose update is far larger than the round's others."""
-        good, _ = admit(self.method, env, received(self.plan.wrappers, env, replies))
-        wrong = outsized({r.client: (r.upload, downs[r.client]) for r in good}, self.plan.largest_update)
-        for k, why in wrong.items():
+    def _wrong(self, env: Env, downs: Mapping[int, Any], replies: list[Reply[Any]]) -> dict[int, str]:
+        """The clients whose replies cannot be used, and why: no answer, another form, far too large an update."""
+        good, wrong = admit(self.method, env, received(self.plan.wrappers, env, replies))
+        large = outsized({r.client: (r.upload, downs[r.client]) for r in good}, self.plan.largest_update)
+        for k, why in large.items():
             self.note(f"round {env.round + 1}: site {self.setting.sites[k]}: {why}")
-        return [
-            replace(r, upload=None, error=f"refused: {wrong[r.client]}") if r.client in wrong else r for r in replies
-        ]
+        return {**wrong, **{k: f"refused: {why}" for k, why in large.items()}}
+
+    def _judge(self, wrong: Mapping[int, str], asked: set[int]) -> None:
+        """Count failures in a row, and say which sites are left out from now on."""
+        for k in sorted(asked):
+            self.failures[k] = self.failures[k] + 1 if k in wrong else 0
+            if self.failures[k] == self.plan.quarantine:
+                site, times = self.setting.sites[k], self.failures[k]
+                self.note(f"site {site} is in quarantine after {times} failures: {wrong[k]}")
 
     def _ask(
         self,
@@ -214,7 +208,10 @@ class FlowerTransport:
     def _reply(self, env: Env, k: int, found: Heard | FedstillError) -> Reply[Any]:
         if isinstance(found, Heard) and isinstance(found.head, Work):
             try:
-                return Reply(k, env.sizes[k], record.loads(found.body or b""), seconds=found.head.seconds)
+                upload = record.loads(found.body or b"")
+                if type(upload) is not self.uploads:
+                    raise FedstillError(f"a {type(upload).__name__} instead of a {self.uploads.__name__}")
+                return Reply(k, env.sizes[k], upload, seconds=found.head.seconds)
             except FedstillError as error:
                 found = FedstillError(f"refused: {error}")
         return Reply(k, env.sizes[k], None, error=str(found))

@@ -57,23 +57,23 @@ class CCVR(Averaging):
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Described]:
         """What w sees of each class; then E epochs of SGD from w."""
         module = env.module(down.weights)
-        told = describe(features_of(module, data.inputs().to(env.device)), data.y.to(env.device), env.classes)
+        statistics = describe(features_of(module, data.inputs().to(env.device)), data.y.to(env.device), env.classes)
         learner = self.learner(env, module)
         for x, y in self.batches(env, data, module):
             learner.step(cross_entropy(learner(x), y))
-        return state, Described(learner.weights, *(t.cpu() for t in told))
+        return state, Described(learner.weights, *(t.cpu() for t in statistics))
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Any]]) -> Global:
         """FedAvg's average; and the w that was described, with a new head."""
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return replace(server, memory=memory)
-        told = [(r.upload.means, r.upload.covariances, r.upload.counts) for r in kept]
-        return Calibrated(average(kept), memory, self.calibrate(env, server.weights, told))
+        statistics = [(r.upload.means, r.upload.covariances, r.upload.counts) for r in kept]
+        return Calibrated(average(kept), memory, self.calibrate(env, server.weights, statistics))
 
-    def calibrate(self, env: Env, weights: State, told: Sequence[tuple[Tensor, Tensor, Tensor]]) -> State:
+    def calibrate(self, env: Env, weights: State, statistics: Sequence[tuple[Tensor, Tensor, Tensor]]) -> State:
         """Draw features of every class that anybody has, and train the head on them; the rest of w stays."""
-        means, covariances, counts = pooled(told)
+        means, covariances, counts = pooled(statistics)
         known = counts.nonzero().flatten()
         x = virtual_features(means[known], covariances[known], self.virtual, env.stream("virtual features"))
         y = known.repeat_interleave(self.virtual)
@@ -122,9 +122,9 @@ def describe(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Te
     return means, covariances, counts
 
 
-def pooled(told: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+def pooled(statistics: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, covariance and count of each class, as if all clients' samples were in one place."""
-    means, covariances, counts = (torch.stack(part).double() for part in zip(*told, strict=True))
+    means, covariances, counts = (torch.stack(part).double() for part in zip(*statistics, strict=True))
     whole = counts.sum(0)
     mean = (counts[..., None] * means).sum(0) / whole.clamp(min=1)[:, None]
     within = ((counts - 1).clamp(min=0)[..., None, None] * covariances).sum(0)

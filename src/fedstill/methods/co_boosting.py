@@ -43,9 +43,9 @@ class CoBoosting(OneShotFederation):
         if not self.epsilon:
             return inputs
         moved = inputs.detach().requires_grad_()
-        said = softmax(ensemble(moved) / 4, -1)
-        direction = (2 * torch.rand(said.shape, generator=stream) - 1).to(said)
-        (slope,) = torch.autograd.grad((direction * said).sum(), moved)
+        probabilities = softmax(ensemble(moved) / 4, -1)
+        direction = (2 * torch.rand(probabilities.shape, generator=stream) - 1).to(probabilities)
+        (slope,) = torch.autograd.grad((direction * probabilities).sum(), moved)
         return (inputs + self.epsilon * slope.sign()).detach()
 
     def reweighted(self, ensemble: Ensemble, batches: Iterator[tuple[Tensor, Tensor]], generation: int) -> Tensor:

@@ -43,7 +43,7 @@ class DSFL(LogitExchange):
 
     def init_server(self, env: Env) -> Distilling:
         """No global soft labels yet; the server's model, from the seed."""
-        return Distilling(**told(super().init_server(env)), weights=env.initial(), adam={})
+        return Distilling(**exchanged(super().init_server(env)), weights=env.initial(), adam={})
 
     def study(self, env: Env, learner: Learner, turns: int, down: Wisdom) -> None:
         """Distil: KL(global soft label ‖ prediction) on the public samples; their labels are never looked at."""
@@ -74,7 +74,7 @@ class DSFL(LogitExchange):
         inputs = env.public.inputs(after.wisdom.index).to(env.device)
         lesson = Lesson(inputs, softmax(after.wisdom.logits, -1).to(env.device))
         distil(env, student, lesson, batch=self.batch, epochs=self.digest)
-        return Distilling(**told(after), weights=student.weights, adam=student.memory)
+        return Distilling(**exchanged(after), weights=student.weights, adam=student.memory)
 
     def models(self, env: Env, server: Exchange) -> Mapping[str, State]:
         """`global`: the server's own model, which has seen public samples only."""
@@ -82,6 +82,6 @@ class DSFL(LogitExchange):
         return {"global": server.weights}
 
 
-def told(exchange: Exchange) -> dict[str, Any]:
+def exchanged(exchange: Exchange) -> dict[str, Any]:
     """The fields that every logit method's server keeps."""
     return by_field(exchange, Exchange)

@@ -110,9 +110,9 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
             mine = student(made)
             loss = self.lambda_dis * diversity(z, made) * len(turn) / len(teachers)
             for k in turn:
-                said = teachers[k](made)
-                loss = loss - (shares[k] * self.gap(said, mine)).mean()
-                loss = loss + self.lambda_cls * (shares[k] * cross_entropy(said, y, reduction="none")).mean()
+                teacher_logits = teachers[k](made)
+                loss = loss - (shares[k] * self.gap(teacher_logits, mine)).mean()
+                loss = loss + self.lambda_cls * (shares[k] * cross_entropy(teacher_logits, y, reduction="none")).mean()
             artist.step(loss)
 
     def gap(self, teacher: Tensor, student: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ class ClassWisdom:
 
 def fused(before: ClassWisdom, uploads: Sequence[MeanLogits]) -> ClassWisdom:
     """Per class, the mean over the clients that have it; a class that nobody has keeps what was known of it."""
-    told, seen = [u.logits for u in uploads], [u.seen for u in uploads]
-    return ClassWisdom(*by_class(before.logits, before.known, told, seen))
+    logits, seen = [u.logits for u in uploads], [u.seen for u in uploads]
+    return ClassWisdom(*by_class(before.logits, before.known, logits, seen))
 
 
 @methods.register("fedhe")

@@ -93,8 +93,8 @@ class FedHKD(Averaging):
         own = module.features(x)
         loss = cross_entropy(module.head(own), y)
         if self.lam and known.any():
-            said = softmax(module.head(features[known]) / self.temperature, -1)
-            loss = loss + self.lam * length(said - predictions[known]).mean()
+            predicted = softmax(module.head(features[known]) / self.temperature, -1)
+            loss = loss + self.lam * length(predicted - predictions[known]).mean()
         if self.gamma and known.any():
             loss = loss + self.gamma * (length(own - features[y]) * known[y]).mean()
         return loss

@@ -56,6 +56,7 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
         "Wu et al., Communication-Efficient Federated Learning via Knowledge Distillation, Nature Communications 2022"
     )
     one_architecture = False
+    one_download = True
     distil: float = setting(1.0, ge=0, doc="weight of what the models learn from each other; 0: nothing")
     energy_start: float = setting(
         0.95, gt=0, le=1, doc="share of energy that factors hold in the first round (T_start)"

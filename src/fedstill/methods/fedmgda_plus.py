@@ -54,13 +54,13 @@ class FedMGDAPlus(FedAvg):
         counts = [r.samples for r in kept]
         shares = fairest(unit @ unit.T, np.array(counts) / sum(counts), self.epsilon)
         pulls = [self.server_lr * s / far if far else 0.0 for s, far in zip(shares.tolist(), lengths, strict=True)]
-        told = dict(zip([r.client for r in kept], shares.tolist(), strict=True))
-        return Pareto(stepped(server.weights, towards, pulls, trained, counts), memory, told)
+        by_client = dict(zip([r.client for r in kept], shares.tolist(), strict=True))
+        return Pareto(stepped(server.weights, towards, pulls, trained, counts), memory, by_client)
 
     def facts(self, env: Env, server: Global) -> Mapping[str, Any]:
         """`shares`: λ of every client that answered."""
-        told = server.shares if isinstance(server, Pareto) else {}
-        return {**super().facts(env, server), "shares": {str(k): share for k, share in told.items()}}
+        shares = server.shares if isinstance(server, Pareto) else {}
+        return {**super().facts(env, server), "shares": {str(k): share for k, share in shares.items()}}
 
 
 def flattened(weights: State, own: State, names: Sequence[str]) -> NDArray[np.float64]:

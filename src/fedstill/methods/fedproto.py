@@ -103,8 +103,8 @@ class FedProto(PrototypeExchange):
 
     def server(self, env: Env, server: GlobalPrototypes, replies: Sequence[Reply[Prototypes]]) -> GlobalPrototypes:
         """Per class, the mean over the clients that have it; a class that nobody has keeps its prototype."""
-        told, seen = [r.upload.means for r in replies], [r.upload.seen for r in replies]
-        return GlobalPrototypes(*by_class(server.means, server.known, told, seen))
+        means, seen = [r.upload.means for r in replies], [r.upload.seen for r in replies]
+        return GlobalPrototypes(*by_class(server.means, server.known, means, seen))
 
     def facts(self, env: Env, server: GlobalPrototypes) -> Mapping[str, Any]:
         """How many classes have a prototype."""

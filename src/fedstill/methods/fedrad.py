@@ -12,13 +12,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.method import Env, Method, Reply, methods
+from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.parts.averaging import Broadcast, Global
+from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.gather import Everyone, Gather, Update, average, mean
-from fedstill.parts.learner import LocalTraining, Memory
+from fedstill.parts.learner import Memory
 from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relation_gap, relations
 
 
@@ -33,13 +33,12 @@ class Local:
 
 @methods.register("fedrad")
 @dataclass(frozen=True)
-class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
-    """Algorithm 1: both models are trained together; the trained copy of the global model is uploaded."""
+class FedRAD(Averaging):
+    """Algorithm 1: w_g goes down (line 6), both models are trained together, the trained copy of w_g comes up."""
 
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
     private_learners = 2
     server_sums = "plain"
-    one_download = True
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
     lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")
@@ -69,18 +68,9 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
         if self.alpha_min > self.alpha0:
             raise UsageError(f"alpha_min = {self.alpha_min}: must be ≤ alpha0 = {self.alpha0}")
 
-    def init_server(self, env: Env) -> Global:
-        """w_g, from the seed (line 1)."""
-        weights = env.initial()
-        return Global(weights, self.gather.init(env, weights))
-
     def init_client(self, env: Env) -> Local:
         """The client's own w_i (line 1), or none yet: then it starts as the first w_g that arrives."""
         return Local(env.initial(env.client) if self.local_start == "own" else None, {}, None)
-
-    def download(self, env: Env, server: Global) -> Broadcast:
-        """w_g (line 6)."""
-        return Broadcast(server.weights)
 
     def client(self, env: Env, state: Local, down: Broadcast, data: Samples) -> tuple[Local, Update]:
         """Client update (lines 10–18): the local model w_i and the copy w_{g,i}, in step."""
@@ -129,14 +119,6 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
         plain_mean = self.weighting == "mean"
         return Global(mean([r.upload.weights for r in kept if r.upload]) if plain_mean else average(kept), memory)
 
-    def template(self, env: Env) -> Update:
-        """Weights of the global model's form."""
-        return self.gather.outgoing(env, None, env.form())[1]  # type: ignore[no-any-return]
-
-    def uploads(self) -> type:
-        """With T1's slots on the clients, also how the slot changed."""
-        return self.gather.sends(super().uploads())
-
     def models(self, env: Env, server: Global) -> Mapping[str, State]:
         """`global`, and with `Remember` also `overall`."""
         return {"global": server.weights, **self.gather.models(env, server.memory)}
@@ -147,4 +129,4 @@ class FedRAD(LocalTraining, Method[Global, Local, Broadcast, Update]):
 
     def facts(self, env: Env, server: Global) -> Mapping[str, Any]:
         """α of the round, and what the gather reports."""
-        return {"alpha": self.alpha(env), **self.gather.facts(env, server.memory)}
+        return {"alpha": self.alpha(env), **super().facts(env, server)}

@@ -73,10 +73,10 @@ class FedTGP(PrototypeExchange):
 
     def server(self, env: Env, server: Trainable, replies: Sequence[Reply[Prototypes]]) -> Trainable:
         """S passes over all clients' prototypes, each to be nearer to its class's than to any other's, by δ."""
-        told, seen = [r.upload.means for r in replies], [r.upload.seen for r in replies]
-        points = torch.cat([means[there] for means, there in zip(told, seen, strict=True)]).to(env.device)
+        prototypes, seen = [r.upload.means for r in replies], [r.upload.seen for r in replies]
+        points = torch.cat([means[there] for means, there in zip(prototypes, seen, strict=True)]).to(env.device)
         labels = torch.cat([there.nonzero().flatten() for there in seen]).to(env.device)
-        margin = min(class_gap(told, seen), self.tau)
+        margin = min(class_gap(prototypes, seen), self.tau)
         network = self.make_network(env, server.network).train()
         artist = Learner(network, optimizer_of("sgd", network, self.server_lr))
         for some, y in minibatches(env, "prototypes", points, labels, size=self.batch, epochs=self.server_epochs):
@@ -96,12 +96,12 @@ def contrast(points: Tensor, y: Tensor, prototypes: Tensor, margin: float) -> Te
     return cross_entropy(-(apart + margin * own), y)
 
 
-def class_gap(told: Sequence[Tensor], seen: Sequence[Tensor]) -> float:
+def class_gap(prototypes: Sequence[Tensor], seen: Sequence[Tensor]) -> float:
     """How far apart classes are: the distance to the nearest other class's mean prototype, of the class most alone.
 
-    `told`, `seen`: every client's prototypes and which classes it has. 0 where there is one class only.
+    `prototypes`, `seen`: every client's prototypes and which classes it has. 0 where there is one class only.
     """
-    means, known = by_class(torch.zeros_like(told[0]), torch.zeros_like(seen[0]), told, seen)
+    means, known = by_class(torch.zeros_like(prototypes[0]), torch.zeros_like(seen[0]), prototypes, seen)
     there = means[known]
     if len(there) < 2:
         return 0.0

@@ -101,13 +101,13 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
         index = next(iter(spoken.values())).index
         labels = env.public.y[index]
         accuracy = {k: float((u.logits.argmax(-1) == labels).double().mean()) for k, u in spoken.items()}  # (28)
-        told = replace(server, memory=memory, round=env.round, accuracy=accuracy, seconds={})
+        heard = replace(server, memory=memory, round=env.round, accuracy=accuracy, seconds={})
         if not kept:
-            return told
+            return heard
         own = self.gather.logits(env, memory)
         stack = torch.stack([spoken[r.client].logits for r in kept])
         logits, weights, seconds = self.conclude(env, stack, labels, None if own is None else own[index])
-        return replace(told, wisdom=Wisdom(logits, index, weights), seconds=seconds)
+        return replace(heard, wisdom=Wisdom(logits, index, weights), seconds=seconds)
 
     def template(self, env: Env) -> PublicLogits:
         """A row of logits for every public sample of the next round, in order."""

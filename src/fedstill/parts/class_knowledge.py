@@ -36,10 +36,12 @@ class GlobalPrototypes:
     known: Tensor
 
 
-def by_class(before: Tensor, known: Tensor, told: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def by_class(
+    before: Tensor, known: Tensor, knowledge: Sequence[Tensor], weights: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     """Per class, the weighted mean of what clients say, and the classes it is known of.
 
-    `told`: clients' classes × width; `weights`: how much each class of a client counts (0: it does not have it). A
+    `knowledge`: clients' classes × width; `weights`: how much each class of a client counts (0: it does not have it). A
     class that nobody has keeps what was known of it.
 
         >>> before, known = torch.tensor([[9.0], [9.0]]), torch.tensor([False, True])
@@ -48,7 +50,7 @@ def by_class(before: Tensor, known: Tensor, told: Sequence[Tensor], weights: Seq
         ([[2.5], [9.0]], [True, True])
     """
     shares = torch.stack(list(weights)).double()
-    total = torch.einsum("kc,kcd->cd", shares, torch.stack(list(told)).double())
+    total = torch.einsum("kc,kcd->cd", shares, torch.stack(list(knowledge)).double())
     whole = shares.sum(0)
     means = (total / whole.where(whole > 0, 1.0).unsqueeze(1)).to(before.dtype)
     return torch.where(whole.unsqueeze(1) > 0, means, before), known | (whole > 0)

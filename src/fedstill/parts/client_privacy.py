@@ -80,8 +80,8 @@ class PrivateClients(Wrapper):
     def effects(self, upload: type) -> Mapping[str, str]:
         """Everything additive is covered; the rest is a counter."""
         limit = "noise on the sum" if self.epsilon is None else f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})"
-        told = f"clipped to {self.clip:g}; {limit} for each client"
-        return {f.name: told for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
+        effect = f"clipped to {self.clip:g}; {limit} for each client"
+        return {f.name: effect for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
 
     @property
     def std(self) -> float:
@@ -102,13 +102,13 @@ class PrivateClients(Wrapper):
             state, upload = turn(env, state, down, data)
             start = origin(upload, down)
             short = start + shortened(vector(upload) - start, self.clip)
-            sent = rebuilt(upload, short)
+            protected = rebuilt(upload, short)
             if isinstance(upload, Changed):
-                state = with_slot(state, moved_slot(upload, sent))
+                state = with_slot(state, moved_slot(upload, protected))
             if self.shared:
                 std = self.std / math.sqrt(math.ceil(self.shared * (self.active or 1)))
-                sent = rebuilt(sent, short + self.draw(env, std, len(short), [sent]))
-            return state, sent
+                protected = rebuilt(protected, short + self.draw(env, std, len(short), [protected]))
+            return state, protected
 
         return clipped
 
@@ -129,17 +129,17 @@ class PrivateClients(Wrapper):
 
     def bounded(self, reply: Reply[Any]) -> Tensor:
         """A reply's vector, clipped again: compression may have made it longer, and not every client is honest."""
-        sent = vector(reply.upload)
+        numbers = vector(reply.upload)
         if reply.down is None or self.shared:  # with its noise it is longer
-            return sent
+            return numbers
         start = origin(reply.upload, reply.down)
-        return start + shortened(sent - start, self.clip)
+        return start + shortened(numbers - start, self.clip)
 
-    def draw(self, env: Env, std: float, count: int, sent: Sequence[Any]) -> Tensor:
+    def draw(self, env: Env, std: float, count: int, uploads: Sequence[Any]) -> Tensor:
         """Noise for a sum: keyed by all that goes into it, so that other uploads never meet the same noise."""
         seed = secrets.randbits(62)
         if self.keyed:
-            digest = hashlib.blake2b(b"".join(record.dumps(upload) for upload in sent), digest_size=16).hexdigest()
+            digest = hashlib.blake2b(b"".join(record.dumps(upload) for upload in uploads), digest_size=16).hexdigest()
             seed = rng.key(env.seed, f"private clients {digest}", env.round, env.client)
         stream = torch.Generator().manual_seed(seed)
         return std * torch.randn(count, generator=stream, dtype=torch.float64)
@@ -158,10 +158,10 @@ def shortened(step: Tensor, clip: float) -> Tensor:
     return step * min(1.0, clip / max(float(step.norm()), 1e-12))
 
 
-def moved_slot(upload: Changed, sent: Changed) -> State:
+def moved_slot(upload: Changed, protected: Changed) -> State:
     """The slot that the server's sum holds for a client after it has sent this change instead of its own."""
     return {
-        name: (weight.double() - upload.change[name] + sent.change[name]).to(weight.dtype)
+        name: (weight.double() - upload.change[name] + protected.change[name]).to(weight.dtype)
         for name, weight in upload.weights.items()
     }
 

@@ -101,17 +101,17 @@ class Compression(Wrapper, ABC):
         return [reply if reply.error else self._whole(reply) for reply in replies]
 
     def _whole(self, reply: Reply[Any]) -> Reply[Any]:
-        sent, form = reply.upload, reply.form
+        message, form = reply.upload, reply.form
         sizes = [part.like.numel() for part in parts(form)]
         blank = self.written_form(sizes)
-        if wrong := fault(sent, Compressed(*blank, 0)):
+        if wrong := fault(message, Compressed(*blank, 0)):
             return replace(reply, upload=None, error=f"refused: {wrong}")
-        if sent.key.dtype == torch.int32 and not bool(((sent.key >= 0) & (sent.key < sum(sizes))).all()):
+        if message.key.dtype == torch.int32 and not bool(((message.key >= 0) & (message.key < sum(sizes))).all()):
             return replace(reply, upload=None, error="refused: key has places that are not there")
         names = [f.name for f in fields(form) if _is_version(f)]
-        told = replace(form, **dict.fromkeys(names, sent.version))
-        values = origin(form, reply.down) + self.read(sent.codes, sent.key, sizes)
-        return replace(reply, upload=rebuilt(told, values))
+        numbered = replace(form, **dict.fromkeys(names, message.version))
+        values = origin(form, reply.down) + self.read(message.codes, message.key, sizes)
+        return replace(reply, upload=rebuilt(numbered, values))
 
 
 def _is_version(f: Any) -> bool:

@@ -39,9 +39,9 @@ class Imagining(Value):
 
     def make_generator(self, env: Env, weights: State | None = None) -> nn.Module:
         """g with these weights, or with those it starts from."""
-        told = env.classes if self.conditional else 0
+        labels = env.classes if self.conditional else 0
         with seeded(env.at(0).key("generator")):
-            made = build_conditional(self.generator, env.kind, told, self.noise, self.channels)
+            made = build_conditional(self.generator, env.kind, labels, self.noise, self.channels)
         made.load_state_dict(weights or made.state_dict())
         return made.to(env.device)
 

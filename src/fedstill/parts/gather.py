@@ -272,9 +272,9 @@ class Chain(Gather):
 
     def facts(self, env: Env, state: Any) -> Mapping[str, Any]:
         """All members' facts; a later one's wins, except for who answered, which the first one saw."""
-        told = [g.facts(env, s) for g, s in zip(self.gathers, state, strict=True)]
-        first = next(({"answered": f["answered"]} for f in told if "answered" in f), {})
-        return {k: fact for f in [*told, first] for k, fact in f.items()}
+        every = [g.facts(env, s) for g, s in zip(self.gathers, state, strict=True)]
+        first = next(({"answered": f["answered"]} for f in every if "answered" in f), {})
+        return {k: fact for f in [*every, first] for k, fact in f.items()}
 
     def logits(self, env: Env, state: Any) -> Tensor | None:
         """Those of the first member that has some."""

@@ -119,8 +119,8 @@ class OneShot(Value, ABC):
         for _ in range(self.synthesis_steps):
             with statistics(ensemble.members) as apart:
                 made = generator(z)
-                said = ensemble(made)
-            loss = self.label_loss(said, y) - self.lambda_div * self.challenge(said, student(made))
+                teacher_logits = ensemble(made)
+            loss = self.label_loss(teacher_logits, y) - self.lambda_div * self.challenge(teacher_logits, student(made))
             if self.lambda_bn and apart:
                 loss = loss + self.lambda_bn * torch.stack(apart).sum() / len(ensemble.members)
             if loss.item() < least:

@@ -100,8 +100,8 @@ class SecureSums(Wrapper):
 
     def effects(self, upload: type) -> Mapping[str, str]:
         """Everything but the counter is masked."""
-        told = "masked: the server learns the sum over the round's clients only"
-        return {f.name: told for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
+        effect = "masked: the server learns the sum over the round's clients only"
+        return {f.name: effect for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
 
     def deployed(self) -> "SecureSums":
         """Not yet: a site would send its upload as it is."""
@@ -186,7 +186,7 @@ def meeting(
     letters = {k: members[k].shares(keys) for k in left(1)}
     arrived = {}
     for k in left(2):
-        for_k = {sender: sent[k] for sender, sent in letters.items() if sender != k}
+        for_k = {sender: by_receiver[k] for sender, by_receiver in letters.items() if sender != k}
         arrived[k] = members[k].masked(for_k, scale.whole(vectors[k]))
     lost = set(letters) - set(arrived)
     revealed = [members[k].unmask(list(arrived), lost) for k in left(3)]

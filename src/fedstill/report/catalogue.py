@@ -19,8 +19,9 @@ from fedstill.core.registry import Registry
 from fedstill.core.turn import wrappers
 from fedstill.core.value import plain
 from fedstill.data import datasets, found, partitions
+from fedstill.data.published import Found
 from fedstill.experiment.config import Experiment, experiment, toml
-from fedstill.experiment.measures import measures
+from fedstill.experiment.measures import Measure, measures
 from fedstill.experiment.presets import describe, presets, read_preset
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
@@ -57,13 +58,17 @@ def listing(what: str) -> list[dict[str, str]]:
     rows = []
     for name in KINDS[what]:
         thing = KINDS[what][name]
-        about = getattr(thing, "doc", None) or (inspect.getdoc(thing) or "").split("\n")[0]
-        rows.append({"name": name, "about": about})
+        rows.append({"name": name, "about": _about(thing).split("\n")[0]})
         if what == "data":
             rows[-1]["found"] = where[name] or "not found: see `fedstill doctor`"
         if what == "methods":
             rows[-1]["leaves a client"] = ", ".join(dict.fromkeys(thing.leaves_client().values()))
     return rows
+
+
+def _about(thing: Any) -> str:
+    """What a registered thing says of itself: a data set or a measure in a field, the rest in the docstring."""
+    return (thing.doc if isinstance(thing, Found | Measure) else "") or inspect.getdoc(thing) or ""
 
 
 def card(name: str) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def card(name: str) -> dict[str, Any]:
     if kind is None:
         raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
     thing = KINDS[kind][name]
-    found: dict[str, Any] = {"name": name, "kind": kind, "about": getattr(thing, "doc", None) or inspect.getdoc(thing)}
+    found: dict[str, Any] = {"name": name, "kind": kind, "about": _about(thing)}
     if is_dataclass(thing):
         found["settings"] = settings_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Method):

@@ -1,14 +1,15 @@
-"""A run's metrics into TensorBoard or MLflow while it goes. Both are extras, imported when they are asked for."""
+"""A run's metrics into TensorBoard, MLflow, Weights & Biases or Trackio while it goes: extras, imported when needed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.stage import Stage
-from fedstill.experiment.watcher import Watcher
+from fedstill.experiment.watcher import Together, Watcher
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
@@ -21,28 +22,6 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(v) for name, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool) and v == v
     }
-
-
-class Everyone(Watcher):
-    """Passes everything on to several watchers."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self.watchers = watchers
-
-    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
-        """The stage is set."""
-        for watcher in self.watchers:
-            watcher.started(experiment, stage, folder, first)
-
-    def round(self, row: Mapping[str, Any]) -> None:
-        """A round has ended."""
-        for watcher in self.watchers:
-            watcher.round(row)
-
-    def note(self, text: str) -> None:
-        """Something the user should know."""
-        for watcher in self.watchers:
-            watcher.note(text)
 
 
 class Logger(Watcher):
@@ -107,6 +86,52 @@ class MLflow(Logger):
             self.mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
+class Board(Logger):
+    """Logs to a board that is spoken to as Weights & Biases is: `init`, `log`, `finish`."""
+
+    module: ClassVar[str]
+    """The library, which is the extra's name too."""
+
+    def __init__(self) -> None:
+        try:
+            self.board: Any = import_module(self.module)
+        except ImportError:
+            raise UsageError(f"log = {self.module}: needs an extra: pip install 'fedstill[{self.module}]'") from None
+        self.open = False
+
+    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
+        """Open a run of the project `fedstill` with the experiment's settings."""
+        name = folder.name if folder else experiment.title
+        self.board.init(project="fedstill", name=name, config=flat(experiment.plain()))
+        self.open = True
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """Log the round."""
+        self.board.log(scalars(row), step=row["round"])
+
+    def close(self, failed: bool) -> None:
+        """End the board's run."""
+        if self.open:
+            self.board.finish()
+
+
+class Trackio(Board):
+    """Logs to Trackio: on this machine, or where its own settings say."""
+
+    module = "trackio"
+
+
+class WeightsAndBiases(Board):
+    """Logs to Weights & Biases, as whoever is signed in there (`wandb login`); `WANDB_MODE=offline` keeps it here."""
+
+    module = "wandb"
+
+    def close(self, failed: bool) -> None:
+        """End the board's run, and say if it failed."""
+        if self.open:
+            self.board.finish(exit_code=int(failed))
+
+
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with dotted names.
 
@@ -119,7 +144,12 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+LOGGERS: dict[str, type[Logger]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+    "trackio": Trackio,
+}
 
 
 def logged(watcher: Watcher, log: str | None) -> AbstractContextManager[Watcher]:
@@ -137,7 +167,7 @@ def _logged(watcher: Watcher, log: str | None) -> Iterator[Watcher]:
     logger = LOGGERS[log]()
     failed = True
     try:
-        yield Everyone(watcher, logger)
+        yield Together(watcher, logger)
         failed = False
     finally:
         logger.close(failed)

@@ -37,6 +37,11 @@ class Worker:
     client: int | None = None
 
 
+def forks() -> bool:
+    """Can worker processes be forked here? Not on Windows, and not where `FEDSTILL_FORK=0` forbids it."""
+    return "fork" in multiprocessing.get_all_start_methods() and os.environ.get("FEDSTILL_FORK") != "0"
+
+
 class Processes:
     """Runs turns in `workers` processes; the same bits as `Inline`."""
 

@@ -15,7 +15,7 @@ from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf
 from fedstill.core.turn import Party
 from fedstill.transports.inline import Inline
-from fedstill.transports.processes import Processes
+from fedstill.transports.processes import Processes, forks
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ transports: Registry[Callable[[Opening], Open]] = Registry("transport")
 @transports.register("local")
 def local(opening: Opening) -> Open:
     """On this machine: worker processes where they help and can be had, else turns in this process."""
-    forked = opening.env.device.type == "cpu" and "fork" in dir(os)
+    forked = opening.env.device.type == "cpu" and forks()
     if opening.workers in ("inline", "threads") or opening.count == 1 or not forked:
         threads = opening.count if opening.workers == "threads" else 1
         return Inline(opening.method, opening.party, opening.states, threads)

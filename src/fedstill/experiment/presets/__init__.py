@@ -65,8 +65,8 @@ class Preset:
         if "attack" not in settings:  # the rows name who is malicious; a column without an attack is a normal day
             settings.pop("malicious", None)
         own = column.get("methods", {}).get(method["name"])
-        told = [column.get("method"), full and column.get("full_method"), own]
-        settings["method"] = _merged([method, full and row.get("full_method"), *told])
+        layers = [column.get("method"), full and column.get("full_method"), own]
+        settings["method"] = _merged([method, full and row.get("full_method"), *layers])
         return Cell(
             row["label"],
             column["label"],

@@ -79,8 +79,8 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        said = changes(self)
-        changed = {name: theirs for name, theirs in AUTHORS.items() if name not in said} if self.theirs else {}
+        chosen = changes(self)
+        changed = {name: theirs for name, theirs in AUTHORS.items() if name not in chosen} if self.theirs else {}
         if self.upload == "predictions":  # the new generator exists only after the upload
             changed["samples_from"] = "previous"
         for name, value in changed.items():
@@ -157,9 +157,9 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         images = self.samples(env, source, self.distill_samples)
         targets, factors, made = self.ensemble(env, uploads, images)
         weights = self.distilled(env, average, Lesson(images, targets))  # (8)
-        told = dict(zip([r.client for r in kept], factors.cpu(), strict=True))
+        by_client = dict(zip([r.client for r in kept], factors.cpu(), strict=True))
         gallery = self.exhibit(env, server.gallery, generator)
-        return Distilled(weights, average, generator, memory, env.round, told, made.cpu(), gallery)
+        return Distilled(weights, average, generator, memory, env.round, by_client, made.cpu(), gallery)
 
     def models(self, env: Env, server: Distilled) -> Mapping[str, State]:
         """`global`, after distillation, and `average`, before it."""
@@ -170,5 +170,5 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         known = dict(self.gather.facts(env, server.memory))
         if server.round != env.round:  # nobody answered in this round
             return known
-        told = {str(client): weights.tolist() for client, weights in server.factors.items()}
-        return {**known, "domain_weights": told, "made": server.made.tolist()}
+        weights_by_client = {str(client): weights.tolist() for client, weights in server.factors.items()}
+        return {**known, "domain_weights": weights_by_client, "made": server.made.tolist()}

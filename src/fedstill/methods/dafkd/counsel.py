@@ -72,8 +72,8 @@ class Counsel(Imagining, Distillation):
 
     def voice(self, duel: Duel, images: Tensor) -> tuple[Tensor, Tensor]:
         """What a client says of samples: p_k (authors: logits), and log α_k, how far it is to be believed."""
-        said, log_importance = duel.voice(images, None if self.theirs else self.temperature)
-        return said, log_importance if self.correlation else torch.zeros_like(log_importance)
+        predictions, log_importance = duel.voice(images, None if self.theirs else self.temperature)
+        return predictions, log_importance if self.correlation else torch.zeros_like(log_importance)
 
     def outgoing(self, env: Env, duel: Duel, generator: State, broadcast: State) -> Any:
         """The upload; without the discriminator, its opinion of the broadcast generator's samples."""
@@ -87,16 +87,16 @@ class Counsel(Imagining, Distillation):
         """The targets Σ_k α̂_{k,i} p_k(x_i) of (8); α̂ by client and class; how many samples of each class there are."""
         if self.upload == "predictions":
             importance = torch.stack([u.importance for u in uploads]).to(env.device)
-            said = torch.stack([u.predictions for u in uploads]).to(env.device) / importance.unsqueeze(-1)
+            predictions = torch.stack([u.predictions for u in uploads]).to(env.device) / importance.unsqueeze(-1)
             factors = importance / importance.sum(0)
         else:
             voices = [self.voice(self.duel(env, u.weights, u.discriminator), images) for u in uploads]
-            said, log_importance = (torch.stack(both) for both in zip(*voices, strict=True))
+            predictions, log_importance = (torch.stack(both) for both in zip(*voices, strict=True))
             factors = correlation_factors(log_importance)
-        targets = weighted(said, factors)
+        targets = weighted(predictions, factors)
         if self.theirs:  # logits were weighed, not probabilities
             targets = softmax(targets / self.temperature, -1)
-        return targets, *by_class(factors, said)
+        return targets, *by_class(factors, predictions)
 
     def uploads(self) -> type:
         """The record that leaves a client."""

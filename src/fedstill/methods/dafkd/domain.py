@@ -85,10 +85,10 @@ def gradient_penalty(duel: Duel, real: Tensor, generated: Tensor, stream: torch.
     return ((slope.square().sum(1).clamp(min=1e-12).sqrt() - 1) ** 2).mean()
 
 
-def veil(said: Tensor, log_importance: Tensor) -> tuple[Tensor, Tensor]:
+def veil(predictions: Tensor, log_importance: Tensor) -> tuple[Tensor, Tensor]:
     """What a client sends instead of its discriminator: α_k·p_k and α_k, sample by sample."""
     importance = log_importance.exp().clamp(min=LEAST)
-    return importance.unsqueeze(-1) * said, importance
+    return importance.unsqueeze(-1) * predictions, importance
 
 
 def correlation_factors(log_importance: Tensor) -> Tensor:
@@ -96,17 +96,17 @@ def correlation_factors(log_importance: Tensor) -> Tensor:
     return softmax(log_importance, 0)
 
 
-def weighted(said: Tensor, factors: Tensor) -> Tensor:
+def weighted(predictions: Tensor, factors: Tensor) -> Tensor:
     """Σ_k α̂_{k,i} p_k(x_i) of (8), from clients × samples × classes."""
-    return (factors.unsqueeze(-1) * said).sum(0)
+    return (factors.unsqueeze(-1) * predictions).sum(0)
 
 
-def by_class(factors: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+def by_class(factors: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of α̂ over the samples of each class, clients × classes (0 where there is none), and how many there are.
 
     A sample's class is what the clients say on average, each counting the same: α̂ has no part in its own yardstick.
     """
-    member = one_hot(said.mean(0).argmax(-1), said.shape[-1]).to(factors.dtype)
+    member = one_hot(predictions.mean(0).argmax(-1), predictions.shape[-1]).to(factors.dtype)
     made = member.sum(0)
     return factors @ member / made.clamp(min=1), made.long()
 
@@ -124,12 +124,12 @@ def domain_correlation(
     """
     clients = [int(k) for k in weights]
     chosen = np.array(made) > 0
-    told = np.array([weights[str(k)] for k in clients], float)[:, chosen].ravel()
+    importance = np.array([weights[str(k)] for k in clients], float)[:, chosen].ravel()
     held = counts[clients].astype(float)
     shares = (held / np.maximum(held.sum(1, keepdims=True), 1))[:, chosen].ravel()
-    if len(told) < 2 or np.ptp(told) < 1e-12 or np.ptp(shares) < 1e-12:
+    if len(importance) < 2 or np.ptp(importance) < 1e-12 or np.ptp(shares) < 1e-12:
         return None
-    return float(np.corrcoef(told, shares)[0, 1])
+    return float(np.corrcoef(importance, shares)[0, 1])
 
 
 @derives("domain_weights", "made")

@@ -1,0 +1,200 @@
+"""Which method should I use? Three candidates for a situation, why, what leaves a client, what it costs, the command.
+
+What a method needs and sends is read from the registry; how well it did, from the leaderboard's records.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from fedstill.core.errors import RunError, UsageError
+from fedstill.core.method import methods
+from fedstill.core.record import Carries
+from fedstill.core.turn import AnyMethod
+from fedstill.experiment.leaderboard import Standing, leagues
+from fedstill.experiment.presets import read_preset
+from fedstill.experiment.records import Archive
+from fedstill.report.privacy import coverage
+
+NEUTRAL = frozenset({Carries.SIZE, Carries.STEPS, Carries.VERSION, Carries.ROWS})
+"""Counts that say little of the samples: whoever shares anything shares these."""
+SHARES: Mapping[str, frozenset[str]] = {
+    "weights": frozenset({Carries.WEIGHTS, Carries.CONTROL, Carries.CHANGE, Carries.COMPRESSED}),
+    "logits": frozenset({Carries.LOGITS}),
+    "statistics": frozenset(
+        {
+            Carries.LABEL_COUNTS,
+            Carries.PRESENCE,
+            Carries.FEATURES,
+            Carries.PROTOTYPES,
+            Carries.CLASS_LOGITS,
+            Carries.CLASS_PREDICTIONS,
+            Carries.LOSS,
+        }
+    ),
+    "generators": frozenset({Carries.GENERATOR, Carries.DISCRIMINATOR, Carries.PREDICTIONS}),
+}
+"""What a user may say that clients can share, and what it allows."""
+SKEWED, SELDOM = 1.0, 0.5
+"""Below such an α clients' labels differ much; below such a share of active clients many are unheard of in a round."""
+SUITED: Mapping[str, Sequence[str]] = {
+    "labels differ much from client to client": ("fedkf", "dafkd", "fedrad", "fedgkd", "feddyn", "scaffold", "moon"),
+    "few clients are active in a round": ("fedkf", "fedkf-minus", "fedrad", "feddyn"),
+    "clients may have different networks": ("fedtkd", "fedmd", "fedproto", "fedtgp", "fml", "fedhe"),
+    "clients are much alike": ("fedavg", "fedprox"),
+}
+"""What papers made these methods for; it orders candidates that no record tells apart."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the user has and may do."""
+
+    share: tuple[str, ...] = ("weights",)
+    """What may leave a client: words of `SHARES`."""
+    public: bool = False
+    """Is there a public set of samples that every party may have?"""
+    different: bool = False
+    """Do clients have different networks?"""
+    alpha: float | None = None
+    """How alike the clients' labels are (Dirichlet's α); None: not known."""
+    active: float = 1.0
+    """Share of the clients that are active in a round."""
+    private: bool = False
+    """Is a privacy guarantee for each sample wanted?"""
+    cost: float | None = None
+    """At most so many times FedAvg's processor time in a round; None: any."""
+
+    def __post_init__(self) -> None:
+        for word in self.share:
+            if word not in SHARES:
+                raise UsageError(f"share = {word}: must be one or more of {', '.join(SHARES)}")
+        if self.alpha is not None and self.alpha <= 0:
+            raise UsageError(f"alpha = {self.alpha}: must be > 0")
+        if not 0 < self.active <= 1:
+            raise UsageError(f"active = {self.active}: must be a share above 0, at most 1")
+
+    @property
+    def traits(self) -> list[str]:
+        """Which of the situations of `SUITED` this is."""
+        labels, few, networks, alike = SUITED
+        unlike = self.alpha is not None and self.alpha < SKEWED
+        known = {labels: unlike, few: self.active < SELDOM, networks: self.different}
+        found = [name for name, true in known.items() if true]
+        return found or [alike]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A candidate."""
+
+    method: str
+    why: tuple[str, ...]
+    leaves: Mapping[str, str]
+    cost: str
+    evidence: str
+    command: str
+
+
+def standings(results: Path) -> dict[str, Standing]:
+    """The leaderboard's standings by method, from the records in this folder; none without records."""
+    if not results.is_dir():
+        return {}
+    found = leagues(read_preset("leaderboard/board"), Archive(results))
+    return {standing.method: standing for league in found for standing in league.standings if standing.ranks}
+
+
+def refusal(method: type[AnyMethod], situation: Situation, standing: Standing | None = None) -> str | None:
+    """Why a method does not fit the situation; None where it does."""
+    if not method.federated:
+        return "has all data in one place"
+    if method.needs_public and not situation.public:
+        return "needs public data"
+    if method.one_architecture and situation.different:
+        return "needs one network for all"
+    allowed = NEUTRAL.union(*(SHARES[word] for word in situation.share))
+    sent = method.leaves_client()
+    if all(what in NEUTRAL for what in sent.values()):
+        return "shares nothing"
+    beyond = [what for what in sent.values() if what not in allowed]
+    if beyond:
+        return f"sends {beyond[0]}"
+    if situation.private and not covered(method):
+        return "sends what no guarantee for samples covers"
+    if situation.cost is not None and standing and standing.time is not None and standing.time > situation.cost:
+        return f"costs {standing.time:.1f} times FedAvg's time"
+    return None
+
+
+def covered(method: type[AnyMethod]) -> bool:
+    """Does `--private epsilon=…` cover everything that leaves a client of this method?"""
+    told = coverage(method())["--private epsilon=8"]
+    return "refused" not in told and not any("not covered" in what for what in told.values())
+
+
+def advise(situation: Situation, results: Path = Path("results"), count: int = 3) -> list[Advice]:
+    """The candidates for a situation, best first: by mean rank on the leaderboard, then by what they were made for."""
+    known = standings(results)
+    ranked = []
+    for name in methods:
+        standing = known.get(name)
+        if refusal(methods[name], situation, standing) is None:
+            measured = standing.rank if standing else None
+            suited = sum(name in SUITED[trait] for trait in situation.traits)
+            place = min((SUITED[t].index(name) for t in situation.traits if name in SUITED[t]), default=99)
+            ranked.append(((measured is None, measured or 0.0, -suited, place, name), name, standing))
+    if not ranked:
+        why = "; ".join(f"{name} {refusal(methods[name], situation)}" for name in ("fedavg", "fedtkd", "fedproto"))
+        raise RunError(f"no method fits: {why}; allow more to be shared, or a public set")
+    return [_advice(name, situation, standing) for _, name, standing in sorted(ranked, key=lambda r: r[0])[:count]]
+
+
+def _advice(name: str, situation: Situation, standing: Standing | None) -> Advice:
+    method = methods[name]
+    suited = [f"made for: {trait}" for trait in situation.traits if name in SUITED[trait]]
+    needs = "uses the public set" if method.needs_public else "needs no public data"
+    networks = "one network for all" if method.one_architecture else "networks may differ"
+    words = ["fedstill", "run", name]
+    words += ["--public", "0.1"] if method.needs_public else []
+    words += ["--alpha", f"{situation.alpha:g}"] if situation.alpha is not None else []
+    words += ["--active", f"{situation.active:g}"]
+    words += ["--private", "epsilon=8,delta=1e-5"] if situation.private else []
+    return Advice(
+        method=name,
+        why=((method.__doc__ or "").split("\n")[0], *suited, f"{needs}; {networks}"),
+        leaves=method.leaves_client(),
+        cost=_cost(standing),
+        evidence=_evidence(standing),
+        command=" ".join(words),
+    )
+
+
+def _cost(standing: Standing | None) -> str:
+    if standing is None:
+        return "not measured yet"
+    parts = [("time", standing.time), ("bytes", standing.bytes)]
+    told = [f"{value:.2g} times FedAvg's {what}" for what, value in parts if value is not None]
+    return ", ".join(told) + " in a round" if told else "not measured yet"
+
+
+def _evidence(standing: Standing | None) -> str:
+    if standing is None or standing.rank is None:
+        return "no record on the leaderboard yet: try it beside fedavg"
+    tasks = len(standing.ranks)
+    return f"mean rank {standing.rank:.1f} by AMP over {tasks} {'task' if tasks == 1 else 'tasks'} of the leaderboard"
+
+
+def show(found: Sequence[Advice]) -> None:
+    """Print the candidates."""
+    console = Console(highlight=False, markup=False)
+    for place, one in enumerate(found, 1):
+        console.print(Text.assemble(f"{place}. ", (one.method, "bold")))
+        for line in one.why:
+            console.print(f"   {line}")
+        console.print(f"   leaves a client: {', '.join(dict.fromkeys(one.leaves.values()))}")
+        console.print(f"   cost: {one.cost}")
+        console.print(f"   evidence: {one.evidence}")
+        console.print(f"   {one.command}\n", soft_wrap=True)

@@ -1,0 +1,285 @@
+"""The guard before the hub: who is let in, with what, and how much is read of those who are not."""
+
+import asyncio
+import base64
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="the deployed form needs the extra fedstill[flower]")
+
+from fedstill.core.errors import UsageError
+from fedstill.flower import api, audit, guard
+from fedstill.flower.audit import AuditLog
+from fedstill.flower.bundle import app_bundle
+from fedstill.flower.guard import Guard
+from fedstill.flower.keyring import KeyRing
+from fedstill.flower.peer import owner
+from fedstill.flower.tokens import Tokens
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's bundles
+
+Event = MutableMapping[str, Any]
+
+
+class Application:
+    """What stands behind the guard: remembers what was let through."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"through"})
+
+
+class Door:
+    """A guard with two sites, and requests to it."""
+
+    def __init__(self, home: Path) -> None:
+        self.keys = {name: api.new_keys() for name in ("site-a", "site-b")}
+        self.app = Application()
+        self.tokens = Tokens(home)
+        self.audit = home / "audit.jsonl"
+        self.ring = KeyRing(home, {name: api.key_bytes(public) for name, (_, public) in self.keys.items()})
+        self.guard = Guard(self.app, self.tokens, home / "runs", self.ring, AuditLog(self.audit), threading.Event())
+        self.guard.ready.set()
+        self.read = 0
+
+    def signed(self, name: str, stamp: str | None = None) -> dict[str, str]:
+        from flwr.supercore.primitives.asymmetric import sign_message
+
+        private, public = self.keys[name]
+        stamp = stamp or datetime.now(UTC).isoformat()
+        coded = {"flwr-public-key": api.key_bytes(public), "flwr-signature": sign_message(private, stamp.encode())}
+        return {"flwr-timestamp": stamp, **{k: base64.b64encode(v).decode() for k, v in coded.items()}}
+
+    def ask(
+        self,
+        path: str,
+        body: Any = b"",
+        headers: dict[str, str] | None = None,
+        client: str = "10.0.0.9",
+        method: str = "POST",
+    ) -> tuple[int, bytes]:
+        """A request whose body comes in pieces (a list), or not at all (None); its status and answer."""
+        pieces = body if isinstance(body, list) else [body]
+        events: list[Event] = [
+            {"type": "http.request", "body": piece, "more_body": i + 1 < len(pieces)} for i, piece in enumerate(pieces)
+        ]
+        self.read = 0
+        given: list[Any] = []
+
+        async def receive() -> Event:
+            self.read += 1
+            if not events or events[0]["body"] is None:
+                await asyncio.sleep(3600)
+            return events.pop(0)
+
+        async def send(event: Event) -> None:
+            given.append(event)
+
+        scope = {
+            "type": "http", "path": path, "method": method, "client": (client, 1), "server": ("10.0.0.1", 9080),
+            "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
+        }  # fmt: skip
+        asyncio.run(self.guard(scope, receive, send))
+        return given[0]["status"], b"".join(event.get("body", b"") for event in given[1:])
+
+    def with_token(self, path: str, token: str, body: bytes = b"", method: str = "POST") -> int:
+        return self.ask(path, body, {"X-Fedstill-Token": token}, method=method)[0]
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    return Door(tmp_path)
+
+
+def test_a_site_with_its_key_is_let_in(door: Door) -> None:
+    assert door.ask("/v1/fleet/pull-messages", b"x", door.signed("site-a")) == (200, b"through")
+    assert door.app.bodies == [b"x"]
+
+
+def test_nothing_is_read_of_a_stranger(door: Door, tmp_path: Path) -> None:
+    """No signature, a stranger's key, an old stamp, a signature of another stamp: 401 before a byte of the body."""
+    (tmp_path / "other").mkdir()
+    stranger = Door(tmp_path / "other")
+    old = datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
+    mixed = {**door.signed("site-a"), "flwr-timestamp": datetime.now(UTC).isoformat()}
+    for headers in ({}, stranger.signed("site-a"), door.signed("site-a", old), mixed, {"flwr-public-key": "~~"}):
+        assert door.ask("/v1/fleet/push-object", b"x" * 100, headers)[0] == 401
+        assert door.read == 0
+    assert door.app.bodies == []
+
+
+def test_strangers_cannot_fill_the_log(door: Door) -> None:
+    for _ in range(50):
+        door.ask("/v1/fleet/push-object", b"", {})
+    assert len(list(audit.entries(door.audit))) < 10
+    assert audit.verify(door.audit).lines >= 1
+
+
+def test_bodies_are_bounded_however_they_come(door: Door) -> None:
+    """Announced too long: nothing is read. In pieces, whatever the header's case: reading stops past the bound."""
+    signed = door.signed("site-a")
+    assert door.ask("/v1/fleet/push-object", b"", {**signed, "Content-Length": str(1 << 40)})[0] == 413
+    assert door.read == 0
+    piece = b"\0" * (1 << 20)
+    for name in ("Transfer-Encoding", "TRANSFER-ENCODING"):
+        assert door.ask("/v1/fleet/push-object", [piece] * 64, {**signed, name: "Chunked"})[0] == 413
+        assert door.read == guard.LARGEST // len(piece) + 1
+    assert door.app.bodies == []
+
+
+def test_a_body_that_never_ends_is_given_up(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "READING", 0.05)
+    assert door.ask("/v1/fleet/push-object", [b"x", None], door.signed("site-a"))[0] == 408
+
+
+def test_a_revoked_key_stays_out_and_a_name_has_one_key(door: Door, tmp_path: Path) -> None:
+    """site-a is shut out at once, and after a restart; site-b's new key takes the place of its old one."""
+    keeper = door.tokens.keeper
+    assert door.with_token("/fedstill/keys/site-a", keeper, method="DELETE") == 200
+    assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-a"))[0] == 401
+    assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-b"))[0] == 200
+    old = {name: api.key_bytes(public) for name, (_, public) in door.keys.items()}
+    with pytest.raises(UsageError, match="was revoked"):
+        KeyRing(tmp_path, old)
+    before = door.signed("site-b")
+    door.keys["site-b"] = api.new_keys()
+    new = {"name": "site-b", "key": api.key_bytes(door.keys["site-b"][1]).hex()}
+    assert door.with_token("/fedstill/keys", keeper, json.dumps(new).encode()) == 200
+    assert door.ask("/v1/fleet/pull-messages", b"", before)[0] == 401
+    assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-b"))[0] == 200
+    events = [(e["event"], e.get("site")) for e in audit.entries(door.audit)]
+    assert ("key revoked", "site-a") in events
+    assert ("key allowed", "site-b") in events
+
+
+def test_a_site_left_out_of_the_list_is_not_let_in(door: Door, tmp_path: Path) -> None:
+    only = {"site-b": api.key_bytes(door.keys["site-b"][1])}
+    door.guard.keys = KeyRing(tmp_path, only)
+    assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-a"))[0] == 401
+    assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-b"))[0] == 200
+
+
+def test_tokens_have_a_role_and_an_end(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """read follows, start starts and follows, register lets keys in; none does more, and none after its days."""
+    start, read, register = (door.tokens.make("alice", role, 1) for role in ("start", "read", "register"))
+    ours = _start_request(app_bundle())
+    asked = {
+        "/v1/control/list-runs": b"", "/v1/control/stream-logs": b"", "/v1/control/start-run": ours,
+        "/v1/control/stop-run": b"", "/v1/control/register-node": b"", "/fedstill/hub": b"",
+    }  # fmt: skip
+    allowed = {
+        token: [path.rpartition("/")[2] for path, body in asked.items() if door.with_token(path, token, body) == 200]
+        for token in (start, read, register, "guess", "")
+    }
+    assert allowed[start] == ["list-runs", "stream-logs", "start-run", "stop-run", "hub"]
+    assert allowed[read] == ["list-runs", "stream-logs", "hub"]
+    assert allowed[register] == ["register-node"]
+    assert allowed["guess"] == allowed[""] == []
+    assert start not in (door.tokens.file).read_text()
+    later = time.time() + 86401
+    monkeypatch.setattr("fedstill.flower.tokens.time.time", lambda: later)
+    assert door.with_token("/v1/control/list-runs", read) == 401
+    monkeypatch.undo()
+    assert door.tokens.withdraw("alice") == 3
+    assert door.with_token("/v1/control/list-runs", read) == 401
+
+
+def _start_request(content: bytes) -> bytes:
+    from flwr.common.serde import fab_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.supercore.fab import Fab
+
+    return bytes(StartRunRequest(fab=fab_to_proto(Fab("0" * 64, content, {}))).SerializeToString())
+
+
+def test_only_our_own_app_is_started(door: Door) -> None:
+    """A bundle that came with a token would be run on the hub: none but fedstill's own is taken."""
+    keeper = door.tokens.keeper
+    evil = app_bundle().replace(b"fedstill", b"fedst1ll")
+    for body in (_start_request(evil), _start_request(b""), b"noise", b""):
+        assert door.with_token("/v1/control/start-run", keeper, body) == 400
+    assert door.app.bodies == []
+    assert door.with_token("/v1/control/start-run", keeper, _start_request(app_bundle())) == 200
+    for path in ("/v1/control/add-app", "/v1/control/create-federation", "/docs", "/openapi.json"):
+        assert door.with_token(path, keeper) == 404
+
+
+def test_the_runtime_is_for_the_hubs_own_user_on_this_machine(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine, and another user of this one, cannot take a run's task."""
+    assert door.ask("/v1/runtime/acquire-task")[0] == 401
+    assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == 200
+    monkeypatch.setattr(guard, "owner", lambda host, port: os.getuid() + 1)
+    assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == 401
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
+def test_the_other_end_of_a_connection_has_an_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert owner(*client.getsockname()) == os.getuid()
+        assert owner("127.0.0.1", 1) is None
+
+
+def test_a_hub_that_is_starting_says_so(door: Door) -> None:
+    door.guard.ready.clear()
+    assert door.with_token("/fedstill/hub", door.tokens.keeper) == 503
+
+
+def _push(node: int = 5, src: int = 5, dst: int = 1, reply_to: str = "m", objects: int = 1, messages: int = 1) -> bytes:
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+    from flwr.proto.node_pb2 import Node
+
+    about = Metadata(src_node_id=src, dst_node_id=dst, reply_to_message_id=reply_to)
+    tree = ObjectTree(object_id="r", children=[ObjectTree(object_id=str(i)) for i in range(objects)])
+    made = PushMessagesRequest(
+        node=Node(node_id=node), messages_list=[Message(metadata=about)] * messages, message_object_trees=[tree]
+    )
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (_push(src=6), "another's name"),
+        (_push(dst=6), "to another site"),
+        (_push(src=1, dst=6), "another's name"),
+        (_push(reply_to=""), "answers none"),
+        (_push(objects=20_000), "more than 1024 objects"),
+        (_push(messages=2), "one message"),
+        (b"\xff\xff", "can be read"),
+    ],
+)
+def test_a_site_speaks_for_itself_only_and_to_the_hub_only(door: Door, body: bytes, words: str) -> None:
+    """A message in another's name, or to another site, would command that site; a huge tree would block the hub."""
+    status, said = door.ask("/v1/fleet/push-messages", body, door.signed("site-a"))
+    assert status == 403
+    assert words in json.loads(said)["detail"]
+    assert door.app.bodies == []
+    assert door.ask("/v1/fleet/push-messages", _push(), door.signed("site-a"))[0] == 200
+
+
+def test_health_is_for_everybody_and_numbers_for_readers(door: Door, tmp_path: Path) -> None:
+    assert json.loads(door.ask("/fedstill/health", client="10.0.0.9")[1])["status"] == "ok"
+    assert door.ask("/fedstill/metrics")[0] == 401
+    run = tmp_path / "runs" / "demo"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text("{}\n{}\n")
+    door.ask("/v1/fleet/pull-messages", b"", door.signed("site-a"))
+    read = door.tokens.make("prometheus", "read", 1)
+    text = door.ask("/fedstill/metrics", headers={"X-Fedstill-Token": read}, method="GET")[1].decode()
+    assert 'fedstill_requests_total{kind="fleet",site="site-a"} 1' in text
+    assert 'fedstill_run_rounds{run="demo"} 2' in text
+    assert 'fedstill_requests_total{kind="refused",site=""} 1' in text

@@ -1,0 +1,364 @@
+"""A hub that asks for more than it should: the site's policy, and the door on the site's side."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from local_post import AVG
+
+from fedstill.core import record
+from fedstill.core.errors import FedstillError, RunError, UsageError
+
+pytest.importorskip("pydantic", reason="the deployed form needs the extra fedstill[flower]")
+
+from fedstill.experiment.config import experiment
+from fedstill.experiment.setting import Setting
+from fedstill.flower import audit, signing
+from fedstill.flower.enrolment import deployable, settle
+from fedstill.flower.keys import make_person_key
+from fedstill.flower.messages import (
+    FORMAT,
+    Enrol,
+    Enrolled,
+    ExamRequest,
+    Marks,
+    Models,
+    Refusal,
+    Task,
+    answer,
+)
+from fedstill.flower.policy import Policy, read_policy
+from fedstill.flower.runbook import agreed_part
+from fedstill.flower.site import Site, approve
+from fedstill.flower.worker import Cancelled, Job, Worker
+
+ID = "0123456789abcdef" * 2
+
+
+def asked_to_enrol(run: str = "r", signature: str = "", **settings: Any) -> Enrol:
+    plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, **settings}))
+    return Enrol(run=run, run_id=ID, format=FORMAT, experiment=json.dumps(plan.plain()), signature=signature)
+
+
+class Hub:
+    """A hub that asks one site what it likes."""
+
+    def __init__(self, site: Site, **settings: Any) -> None:
+        self.site = site
+        self.plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, **settings}))
+        self.enrolled = self.ask(asked_to_enrol(**settings))
+        assert isinstance(self.enrolled, Enrolled), self.enrolled
+        twins = {name: self.enrolled.model_copy(update={"site": name}) for name in (site.name, "twin-1", "twin-2")}
+        self.setting: Setting = settle("r", ID, self.plan, twins)
+        self.client = self.setting.sites.index(site.name)
+        self.env = self.setting.stage(_storage()).env
+
+    def ask(self, asked: Enrol | Task | ExamRequest, body: bytes | None = None) -> Any:
+        return answer(self.site.answer(asked.dumps(), body)[0])
+
+    def task(self, setting: Setting | None = None, round: int = 0, **changes: Any) -> Any:
+        text = (setting or self.setting).text()
+        asked = Task(run="r", run_id=ID, round=round, client=self.client, setting=text, kept=0, deadline=60.0)
+        method, env = self.plan.method, self.env.at(round, self.client)
+        down = record.dumps(method.download(env, method.init_server(self.env.at(0))))
+        return self.ask(asked.model_copy(update=changes), down)
+
+    def exam(self, models: int = 1, round: int = 0, weights: Any = None) -> Any:
+        asked = ExamRequest(
+            run="r", run_id=ID, round=round, client=self.client, setting=self.setting.text(), deadline=60.0
+        )
+        tested = Models({f"m{i}": weights or self.env.initial() for i in range(models)})
+        return self.ask(asked, record.dumps(tested))
+
+
+def _storage() -> Any:
+    from fedstill.core.shelf import Storage
+
+    return Storage()
+
+
+@pytest.fixture
+def site(sites_data: dict[str, Path], tmp_path: Path) -> Callable[..., Site]:
+    def made(**policy: Any) -> Site:
+        return Site("site-a", str(sites_data["site-a"]), tmp_path / "state", policy=Policy(**policy))
+
+    return made
+
+
+def method(**settings: Any) -> dict[str, Any]:
+    return {"name": "fedavg", "lr": 0.05, **settings}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": method(batch=1, local_steps=1)}, "batch = 1"),
+        ({"method": method(batch=8, local_steps=1)}, "a turn on 8 samples"),
+        ({"method": {"name": "fedgen"}}, "fedavg only, not in fedgen"),
+        ({"method": method(lr=5.0)}, "lr = 5.0"),
+        ({"model": "os:abort"}, "code of the hub's choice"),
+        ({"public": "/etc/passwd", "method": method()}, "--public"),
+    ],
+)
+def test_an_experiment_against_the_policy_is_refused_at_enrolment(
+    site: Callable[..., Site], settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of one for one step would give the hub that very image."""
+    monkeypatch.setattr("os.abort", lambda: pytest.fail("the site called what the hub named"))
+    here = site(methods=("fedavg",), settings={"lr": {"most": 0.5}})
+    found = answer(here.answer(asked_to_enrol(**settings).dumps())[0])
+    assert isinstance(found, Refusal)
+    assert words in found.why
+
+
+def test_an_experiment_without_noise_is_refused_where_noise_is_asked_for() -> None:
+    """ε ≤ 4 at δ ≤ 10⁻⁵: no noise, too little, a δ too large, and noise that the hub could compute are refused."""
+    policy = Policy(epsilon=4.0)
+
+    def refusal(*wrappers: dict[str, Any]) -> str:
+        plan = experiment({**AVG, "clients": 3, "rounds": 2, "wrappers": list(wrappers)})
+        return policy.refuses(plan) or ""
+
+    good = {"name": "private-samples", "epsilon": 4.0, "keyed": False}
+    assert "no private-samples" in refusal()
+    assert "ε = 5.0" in refusal({**good, "epsilon": 5.0})
+    assert "δ = 0.001" in refusal({**good, "delta": 1e-3})
+    assert "the hub could take it away" in refusal({**good, "keyed": True})
+    assert refusal(good) == ""
+
+
+def test_code_that_the_hub_names_is_never_imported(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.abort", lambda *_: pytest.fail("the site called what the hub named"))
+    plan = json.loads(asked_to_enrol().experiment)
+    for spoilt in (
+        {**plan, "method": {"name": "os:abort"}},
+        {**plan, "method": {**plan["method"], "gather": {"name": "os:abort"}}},
+        {**plan, "models": ["os:abort"] * 3},
+        {**plan, "partition": {"name": "os:abort"}},
+    ):
+        asked = asked_to_enrol().model_copy(update={"experiment": json.dumps(spoilt)})
+        found = answer(site().answer(asked.dumps())[0])
+        assert isinstance(found, Refusal)
+        assert "os:abort" in found.why
+
+
+def test_a_task_of_another_experiment_is_refused(site: Callable[..., Site]) -> None:
+    """Enrolled for fedavg with a batch of 64; then the task says fedgen, a batch of 32, other data statistics."""
+    hub = Hub(site())
+    assert not isinstance(hub.task(), Refusal)
+    plan = dict(hub.setting.experiment)
+    for spoilt in (
+        replace(hub.setting, experiment={**plan, "method": {"name": "fedgen"}}),
+        replace(hub.setting, experiment={**plan, "method": {**plan["method"], "batch": 32}}),
+        replace(hub.setting, experiment={**plan, "local_test": 0.9}),
+        replace(hub.setting, lowest=-1.0),
+        replace(hub.setting, run_id="f" * 32),
+        replace(hub.setting, sizes=(1, 1, 1)),
+        replace(hub.setting, class_names=hub.setting.class_names[::-1]),
+    ):
+        found = hub.task(spoilt)
+        assert isinstance(found, Refusal), spoilt
+    assert isinstance(hub.task(run_id="f" * 32), Refusal)
+    assert isinstance(hub.task(run="other"), Refusal)
+    assert isinstance(hub.task(client=hub.client + 1), Refusal)
+    assert not isinstance(hub.task(round=1), Refusal)
+
+
+def test_a_run_with_too_few_sites_is_refused(site: Callable[..., Site]) -> None:
+    """An average over one site is that site's own upload."""
+    hub = Hub(site(least_sites=4))
+    assert "a run of 3 sites" in hub.task().why
+
+
+def test_exams_are_bounded_and_logged(site: Callable[..., Site], tmp_path: Path) -> None:
+    """Sixteen models at once, three exams in a round, none in a round that is over; each is in the log."""
+    hub = Hub(site(models_per_exam=16, exams_per_round=3, exams_per_run=5))
+    assert "an exam of 17 models" in hub.exam(17).why
+    assert [isinstance(hub.exam(2, round=4), Marks) for _ in range(4)] == [True, True, True, False]
+    assert isinstance(hub.exam(2, round=3), Refusal)
+    assert [isinstance(hub.exam(1, round=t), Marks) for t in (5, 6, 7)] == [True, True, False]
+    events = [entry["event"] for entry in audit.entries(tmp_path / "state" / "audit.jsonl")]
+    assert events.count("exam") == 5
+    assert events.count("refused") == 4
+
+
+def test_a_test_part_of_the_hubs_choice_says_nothing(site: Callable[..., Site]) -> None:
+    """local_test = 0.02 leaves two test samples, of which an exam would tell: there is none."""
+    hub = Hub(site(), local_test=0.02)
+    assert hub.enrolled.tests == 0
+    marks = hub.exam(1)
+    assert (marks.total, marks.right) == (0, {})
+
+
+def test_time_and_bytes_of_a_run_are_bounded(site: Callable[..., Site]) -> None:
+    hub = Hub(site(turns_per_run=2))
+    assert [isinstance(hub.task(), Refusal) for _ in range(3)] == [False, False, True]
+
+
+def test_a_large_download_is_refused(site: Callable[..., Site]) -> None:
+    assert "this site's policy allows 1000" in Hub(site(turn_bytes=1000)).task().why
+
+
+def test_an_upload_is_what_was_declared(site: Callable[..., Site], tmp_path: Path) -> None:
+    """What the site said at enrolment that it sends is what it sends: field by field."""
+    hub = Hub(site())
+    asked = Task(run="r", run_id=ID, round=0, client=hub.client, setting=hub.setting.text(), kept=0, deadline=60.0)
+    down = hub.plan.method.download(hub.env.at(0, hub.client), hub.plan.method.init_server(hub.env.at(0)))
+    _, sent = hub.site.answer(asked.dumps(), record.dumps(down))
+    upload = record.loads(sent or b"")
+    said = next(e["sends"] for e in audit.entries(tmp_path / "state" / "audit.jsonl") if e["event"] == "enrolled")
+    assert said == ", ".join(f"{name} ({what})" for name, what in record.declared(type(upload)).items())
+
+
+def test_only_a_known_persons_experiment_is_taken(site: Callable[..., Site], tmp_path: Path) -> None:
+    """Signed by alice, whose key the site has: taken. Unsigned, signed by mallory, or changed since: refused."""
+    alice, public = make_person_key(tmp_path / "alice")
+    mallory, _ = make_person_key(tmp_path / "mallory")
+    here = site(signers=(public,))
+    plan = agreed_part(json.loads(asked_to_enrol().experiment))
+
+    def asked(signature: str, **settings: Any) -> Any:
+        return answer(here.answer(asked_to_enrol(signature=signature, **settings).dumps())[0])
+
+    good = signing.sign(alice, "r", plan)
+    assert isinstance(asked(good), Enrolled)
+    assert "not signed" in asked("").why
+    assert "nobody this site knows" in asked(signing.sign(mallory, "r", plan)).why
+    assert "nobody this site knows" in asked(good, seed=5).why
+    assert "nobody this site knows" in asked(signing.sign(alice, "other", plan)).why
+    assert "cannot be read" in asked("~~~").why
+
+
+def test_an_experiment_waits_for_approval(site: Callable[..., Site]) -> None:
+    here = site(approval=True)
+    found = answer(here.answer(asked_to_enrol().dumps())[0])
+    assert isinstance(found, Refusal)
+    number = found.why.split()[1]
+    with pytest.raises(UsageError, match="waiting: " + number):
+        approve(here.state, "ffff")
+    assert "approved for run r" in approve(here.state, number)
+    assert isinstance(answer(here.answer(asked_to_enrol().dumps())[0]), Enrolled)
+    assert isinstance(answer(here.answer(asked_to_enrol(seed=5).dumps())[0]), Refusal)
+
+
+def test_a_reused_run_name_finds_no_old_state(site: Callable[..., Site]) -> None:
+    """The same name under another number is another run: it starts from nothing."""
+    hub = Hub(site())
+    hub.task(round=4)
+    assert hub.ask(asked_to_enrol()).turns == 5
+    assert hub.ask(asked_to_enrol().model_copy(update={"run_id": "f" * 32})).turns == 0
+
+
+def test_files_of_a_site_are_for_their_owner(site: Callable[..., Site]) -> None:
+    before = os.umask(0o077)
+    try:
+        here = site()
+        Hub(here).task()
+    finally:
+        os.umask(before)
+    for path in here.state.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_checksum_of_data_is_the_sites_own_secret(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """Two sites with the same data have different checksums: nobody can tell which data a checksum is of."""
+    first, second = (Site(name, str(sites_data["site-a"]), tmp_path / name) for name in ("a", "b"))
+    assert first.fingerprint != second.fingerprint
+    assert first.fingerprint == Site("a", str(sites_data["site-a"]), tmp_path / "a").fingerprint
+
+
+def test_a_turn_without_end_is_ended(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """10^9 epochs: ended when the time is up, and when nobody wants it any more; the site answers the next question."""
+    state = tmp_path / "state"
+    worker = Worker(Job("site-a", str(sites_data["site-a"]), state), lambda text: None)
+    worker.start()
+    try:
+        endless = {"method": {"name": "fedavg", "epochs": 10**9}}
+        found = answer(worker.answer(asked_to_enrol(**endless).dumps(), None, 60, lambda: False)[0])
+        assert isinstance(found, Enrolled)
+        plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, **endless}))
+        twins = {name: found.model_copy(update={"site": name}) for name in ("site-a", "twin-1", "twin-2")}
+        setting = settle("r", ID, plan, twins)
+        asked = Task(run="r", run_id=ID, round=0, client=0, setting=setting.text(), kept=0, deadline=60.0)
+        env = setting.stage(_storage()).env
+        down = record.dumps(plan.method.download(env.at(0, 0), plan.method.init_server(env.at(0))))
+        with pytest.raises(RunError, match=r"took longer than 0\.5 s"):
+            worker.answer(asked.dumps(), down, 0.5, lambda: False)
+        calls = iter(range(10**6))
+        with pytest.raises(Cancelled):
+            worker.answer(asked.dumps(), down, 600, lambda: next(calls) > 3)
+        assert isinstance(answer(worker.answer(asked_to_enrol("next").dumps(), None, 60, lambda: False)[0]), Enrolled)
+    finally:
+        worker.stop()
+
+
+def test_a_policy_file_is_read_and_explained(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('methods = ["fedkf"]\nleast_batch = 16\nturn_seconds = 60\n[settings.lr]\nmost = 0.5\n')
+    policy = read_policy(file)
+    assert (policy.methods, policy.least_batch, policy.turn_seconds) == (("fedkf",), 16, 60)
+    words = policy.explain()
+    for piece in ("other than fedkf", "lr at most 0.5", "batches below 16", "longer than 60 s"):
+        assert piece in words
+    file.write_text("leest_batch = 16\n")
+    with pytest.raises(UsageError, match=r"leest_batch.*known: methods"):
+        read_policy(file)
+    file.write_text('least_batch = "many"\n')
+    with pytest.raises(UsageError, match=r"least_batch.*not 'many'"):
+        read_policy(file)
+    file.write_text('methods = ["fedkv"]\n')
+    with pytest.raises(UsageError, match="did you mean fedkf"):
+        read_policy(file)
+    with pytest.raises(UsageError, match="no such file"):
+        read_policy(tmp_path / "none.toml")
+
+
+def test_a_log_that_was_changed_is_found_out(tmp_path: Path) -> None:
+    """Three entries: a changed one, a removed one and two in another order are each named by their line."""
+    file = tmp_path / "audit.jsonl"
+    log = audit.AuditLog(file)
+    for number in range(3):
+        log.write("exam", round=number)
+    assert audit.verify(file).lines == 3
+    assert file.stat().st_mode & 0o077 == 0
+    lines = file.read_text().splitlines(keepends=True)
+    for spoilt, line in (
+        ([lines[0], lines[1].replace('"round": 1', '"round": 7'), lines[2]], 2),
+        ([lines[0], lines[2]], 2),
+        ([lines[1], lines[0], lines[2]], 1),
+        ([*lines, "noise\n"], 4),
+    ):
+        file.write_text("".join(spoilt))
+        with pytest.raises(FedstillError, match=f"line {line} "):
+            audit.verify(file)
+    file.write_text("".join(lines))
+    audit.AuditLog(file).write("more")
+    assert audit.verify(file).lines == 4
+
+
+def test_models_of_the_wrong_form_are_refused(site: Callable[..., Site]) -> None:
+    """A model that is no state, one with other shapes, and one with text in it: each a line, never a crash."""
+    hub = Hub(site())
+    good = hub.env.initial()
+    assert isinstance(hub.exam(weights={"x": torch.zeros(3)}), Refusal)
+    assert isinstance(hub.exam(weights={name: w[:1] for name, w in good.items()}), Refusal)
+    assert isinstance(hub.exam(weights=dict.fromkeys(good, "text")), Refusal)
+    assert isinstance(hub.exam(weights=7), Refusal)
+    assert isinstance(hub.exam(round=1), Marks)
+
+
+def test_a_state_that_was_changed_is_not_used(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """One bit of a generator flipped on the site's disk: the turn is refused, not trained to other bits."""
+    kf = {"method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "noise": 8, "channels": 4}}
+    hub = Hub(Site("site-a", str(sites_data["site-a"]), tmp_path / "state"), **kf)
+    assert not isinstance(hub.task(), Refusal)
+    (file,) = (tmp_path / "state" / "runs").glob("*/*.safetensors")
+    spoilt = bytearray(file.read_bytes())
+    spoilt[-1] ^= 1
+    file.write_bytes(bytes(spoilt))
+    assert "changed or is damaged" in hub.task(round=1).why
