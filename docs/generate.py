@@ -60,7 +60,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put under every method's page what the code says of it."""
+    """Put under every method's page what the code says of it; set every page's lists apart."""
+    markdown = lists_apart(markdown)
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     return f"{markdown}\n\n{facts(name)}" if page.file.src_uri == page_of(name) and name in methods else markdown
 
@@ -71,6 +72,24 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     if loaded:
         raise PluginError(f"{page.file.src_uri}: loads something over the network: {loaded.group()}")
     return output
+
+
+def lists_apart(markdown: str) -> str:
+    """The text with an empty line before every list that follows a paragraph, which MkDocs needs and GitHub does not.
+
+    >>> lists_apart("Choices\\n1. one\\n2. two").splitlines()
+    ['Choices', '', '1. one', '2. two']
+    """
+    lines: list[str] = []
+    fenced = False
+    for line in markdown.split("\n"):
+        before = lines[-1] if lines else ""
+        starts = re.match(r"(1\.|[-*]) ", line) and before and not re.match(r"(\d+\.|[-*]) |\s", before)
+        if starts and not fenced:
+            lines.append("")
+        fenced ^= line.startswith("```")
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def scripts() -> list[Path]:

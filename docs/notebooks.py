@@ -32,7 +32,7 @@ def cells(script: str) -> list[Cell]:
             lines = [line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines()]
             found.append(Cell("markdown", "\n".join(lines)))
         else:
-            found.append(Cell("code", body.strip()))
+            found.append(Cell("code", body.strip().replace("  # fmt: skip", "")))
     return found
 
 

@@ -7,17 +7,17 @@
 import fedstill as fs
 
 plan = {
-    "data": "digits", "samples": 600, "clients": 4, "active": 1.0, "partition": "iid", "rounds": 2, "public": 0.2,
-    "models": ("mlp", "lenet5"), "out": None, "workers": "inline", "progress": False,
+    "data": "digits", "clients": 5, "active": 1.0, "partition": "iid", "rounds": 2, "public": 0.2,
+    "models": ("mlp", "mlp", "lenet5"), "out": None, "workers": "inline", "progress": False,
 }  # fmt: skip
-method = fs.FedTKD(lr=0.05, epochs=2)
+method = fs.FedTKD(lr=0.05, epochs=5)
 
 # %% [markdown]
-# Without liars, and with one of four who turns its logits round:
+# Without liars, and with two of five who learned from wrong labels:
 
 # %%
 honest = fs.run(method, **plan)
-attacked = fs.run(method, attack="logit-flip", malicious=(1,), **plan)
+attacked = fs.run(method, attack="label-flip", malicious=(1, 3), **plan)
 
 # %%
 for name, result in (("honest", honest), ("attacked", attacked)):

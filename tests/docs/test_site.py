@@ -95,3 +95,11 @@ def test_a_page_that_loads_something_over_the_network_is_refused(site: tuple[MkD
         config.plugins.on_post_page('<img src="https://example.org/x.png">', page=page, config=config)
     inside = '<a href="https://example.org">x</a><img src="images/house.svg">'
     assert config.plugins.on_post_page(inside, page=page, config=config) == inside
+
+
+def test_lists_that_follow_a_paragraph_are_set_apart_but_not_in_code(site: tuple[MkDocsConfig, Files]) -> None:
+    config, files = site
+    page = Page(None, files.src_uris["index.md"], config)
+    text = "Choices\n1. one,\n   more\n2. two\n\n```\nx\n- y\n```\n- a\n"
+    made = config.plugins.on_page_markdown(text, page=page, config=config, files=files)
+    assert made == "Choices\n\n1. one,\n   more\n2. two\n\n```\nx\n- y\n```\n\n- a\n"
