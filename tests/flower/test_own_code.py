@@ -39,7 +39,7 @@ def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def asked(plan: Any) -> bytes:
-    return Enrol(**RUN, format=FORMAT, experiment=json.dumps(plan.plain())).dumps()
+    return Enrol(**RUN, format=FORMAT, experiment=json.dumps(plan.plain()), signature="").dumps()
 
 
 def test_a_site_takes_the_turns_of_a_method_it_was_started_with(

@@ -23,7 +23,8 @@ def enrolled(tmp_path: Path, name: str, text: str) -> tuple[Site, Enrolled]:
     path = tmp_path / f"{name}.csv"
     path.write_text(text)
     site = Site(name, str(path), tmp_path / f"state-{name}", reading=Reading(label="y"))
-    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(experiment(PLAN).plain()))
+    plan = json.dumps(experiment(PLAN).plain())
+    asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=plan, signature="")
     found = answer(site.answer(asked.dumps())[0])
     assert isinstance(found, Enrolled)
     return site, found

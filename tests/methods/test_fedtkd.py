@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ import torch
 from smallest import small_experiment
 from torch import nn, tensor
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import rounds
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party
 from fedstill.experiment.run import active, start, transport
+from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedDistill, FedMD, FedTKD
 from fedstill.parts.attacks import Attack
@@ -175,9 +177,10 @@ def test_malformed_logits_are_refused_by_name_and_the_round_goes_on(how: str) ->
     assert torch.isfinite(done.server.wisdom.logits).all()
 
 
-def test_nothing_is_told_of_a_round_nobody_answered() -> None:
-    result = start(federation(FedTKD(), rounds=2, samples=400, clients=3, drop=1.0), out=None)
-    assert [row["facts"] for row in result.rows] == [{}, {}]
+def test_nothing_is_told_of_a_round_nobody_answered(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no reply was used in 2 rounds"):
+        start(federation(FedTKD(), rounds=2, samples=400, clients=3, drop=1.0), out=tmp_path, name="nobody")
+    assert [row["facts"] for row in RunDir.open(tmp_path / "nobody").rows()] == [{}, {}]
 
 
 def test_settings_of_the_default_gather_can_be_given_alone() -> None:

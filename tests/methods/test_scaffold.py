@@ -78,5 +78,5 @@ def test_wrong_settings_are_told():
         Scaffold(optimizer="adam")
     with pytest.raises(UsageError, match=r"momentum = 0.9: .*must be sgd without momentum"):
         Scaffold(momentum=0.9)
-    with pytest.raises(UsageError, match=r"gather.slots = client: must be server"):
-        Scaffold(gather=Remember(slots="client"))
+    with pytest.raises(UsageError, match=r"slots = client: this method's clients do not send the change"):
+        small_experiment(Scaffold(gather=Remember(slots="client")))

@@ -26,7 +26,7 @@ def parameters(model: nn.Module) -> int:
 
 def test_every_name_the_papers_need_is_registered() -> None:
     cnns = {f"cnn{i}" for i in range(1, 6)}
-    resnets = {"resnet8", "resnet8-slim", "resnet11", "resnet11-gn", "resnet18", "resnet18-gn"}
+    resnets = {"resnet8", "resnet8-slim", "resnet8-slim-bn", "resnet11", "resnet11-gn", "resnet18", "resnet18-gn"}
     assert set(IMAGES) == {"lenet5", "mlp"} | cnns | resnets
 
 
