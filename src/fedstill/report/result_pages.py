@@ -82,11 +82,17 @@ def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
 
 def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Sequence[str]) -> str:
     metrics = list(dict.fromkeys(n.metric for n in inside))
-    head = ["", *(part for m in metrics for part in (described(m).heading, "paper")), "seeds"]
+    compared = any(n.paper is not None for n in inside)  # a table of our own has no paper's numbers to show
+    head = [""]
+    for metric in metrics:
+        head += [described(metric).heading, *(["paper"] if compared else [])]
+    head.append("seeds")
     lines = [f"{preset.title}; {column}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in dict.fromkeys(n.row for n in inside):
         cells = {n.metric: n for n in inside if n.row == row}
-        values = [text for m in metrics for text in (paper_table.ours(cells[m]), paper_table.theirs(cells[m]))]
+        values = []
+        for metric in metrics:
+            values += [paper_table.ours(cells[metric]), *([paper_table.theirs(cells[metric])] if compared else [])]
         seeds = str(len(next(iter(cells.values())).ours))
         lines.append("| " + " | ".join([row, *values, seeds]) + " |")
     if missing:
