@@ -111,11 +111,11 @@ def test_noise_is_the_same_on_the_same_samples_and_download_only() -> None:
     down = plan.method.download(env, plan.method.init_server(ready.env))
     changed = replace(data, y=(data.y + 1) % 10)
     later = replace(down, weights={n: w + 1 for n, w in down.weights.items()})
-    seeds = [noise.seed(env, down, data, ""), noise.seed(env, down, changed, ""), noise.seed(env, later, data, "")]
-    seeds += [noise.seed(ready.env.at(2, 2), down, data, ""), noise.seed(ready.env.at(1, 3), down, data, "")]
+    seeds = [noise.key(env, down, data, ""), noise.key(env, down, changed, ""), noise.key(env, later, data, "")]
+    seeds += [noise.key(ready.env.at(2, 2), down, data, ""), noise.key(ready.env.at(1, 3), down, data, "")]
     assert len(set(seeds)) == 5
-    assert noise.seed(env, down, data, "") == seeds[0]
-    assert noise.seed(env, down, data, "a secret") not in seeds
+    assert noise.key(env, down, data, "") == seeds[0]
+    assert noise.key(env, down, data, "a secret") not in seeds
 
 
 def test_a_deployed_client_keeps_a_secret_that_its_noise_depends_on() -> None:

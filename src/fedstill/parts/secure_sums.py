@@ -22,7 +22,7 @@ from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
 from fedstill.core.value import setting
 from fedstill.parts.secrecy import PHASES, Member, TooFew, Words, total
-from fedstill.parts.sums import counters, not_sums, shared, summing, vector
+from fedstill.parts.sums import counters, not_sums, readable, shared, summing, vector
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,10 @@ class SecureSums(Wrapper):
 
     def received(self, env: Env, replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
         """All phases among the round's clients; then every reply gets the mean. Too few are left: nobody is heard."""
+        replies = readable(replies)
         good = [reply for reply in replies if reply.error is None]
         if not good:
-            return list(replies)
+            return replies
         phases = {reply.client: self.phase_lost(env.at(env.round, reply.client)) for reply in replies}
         begun = [r.client for r in replies if r.error is None or phases[r.client] is not None]
         weights = {r.client: self.weight(env, r.client) for r in good}
