@@ -62,6 +62,7 @@ class Budget:
 class PrivateSamples(Wrapper):
     """(ε, δ)-differential privacy for each sample of a client: DP-SGD on Poisson batches, with a budget."""
 
+    once = True
     epsilon: float | None = setting(None, gt=0, doc="ε that a client may spend in the whole run; none: no limit")
     delta: float = setting(1e-5, gt=0, lt=1, doc="δ: below 1 over a client's number of samples")
     clip: float = setting(1.0, gt=0, doc="norm that each sample's gradient is clipped to")
@@ -123,7 +124,7 @@ class PrivateSamples(Wrapper):
 
         def private(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
             budget, inner = apart(state)
-            budget = budget or Budget((), 0.0, 0, "" if self.keyed else secrets.token_hex(32))
+            budget = budget or Budget((), 0.0, 0, "" if self.keyed else env.secret or secrets.token_hex(32))
             if not len(data):  # nothing to protect, and nothing to draw from
                 inner, upload = turn(env, inner, down, data)
                 return Beside(budget, inner), upload
