@@ -13,16 +13,20 @@ pytest.importorskip("opacus")
 pytest.importorskip("dp_accounting")
 
 from fedstill.core.errors import RunError, UsageError
-from fedstill.core.method import Reply, methods
+from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, leaves
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, method_state, turn
+from fedstill.data.samples import Samples
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FML, FedAvg, FedKF
 from fedstill.parts.accounting import Release, sample_epsilon
+from fedstill.parts.averaging import Broadcast
+from fedstill.parts.gather import Update
 from fedstill.parts.learner import LocalTraining
+from fedstill.parts.losses import cross_entropy
 from fedstill.parts.privacy import COVERED, PrivateSamples, budget_of
 
 PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) and methods[name].private_learners]
@@ -84,14 +88,25 @@ def test_one_sample_moves_a_models_step_by_no_more_than_the_accountant_assumes(n
     assert 0 < moved_by_one_sample(gentle(name)) <= 1.001
 
 
-def test_a_loss_that_knows_how_many_samples_a_class_has_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedLC's margins follow from all labels, so one sample bends the gradients of all others: it is refused, and the
-    measure above would have found it.
-    """
+class Peeking(FedAvg):
+    """Steps up or down, as the sum of all labels is even or odd: clipping each gradient bounds nothing then."""
+
+    def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:
+        learner = self.learner(env, env.module(down.weights))
+        for x, y in self.batches(env, data, learner.module):
+            learner.step(cross_entropy(learner(x), y) * (1 - 2 * (int(data.y.sum()) % 2)))
+        return self.gather.outgoing(env, state, learner.weights)
+
+
+def test_the_measure_finds_a_method_whose_loss_knows_of_other_samples() -> None:
+    """Eight gradients turn round for one sample's label (9 − y is odd where y is even): up to eight times the bound."""
+    assert moved_by_one_sample(Peeking(batch=8)) > 2
+
+
+def test_a_loss_that_knows_how_many_samples_a_class_has_is_refused() -> None:
+    """FedLC's margins follow from all of a client's labels, so one sample bends the gradients of all others."""
     with pytest.raises(UsageError, match="does not train sample by sample"):
         private(small_method("fedlc"))
-    monkeypatch.setattr(methods["fedlc"], "private_learners", 1)
-    assert moved_by_one_sample(small_method("fedlc", tau=5.0)) > 1.2
 
 
 def test_learners_that_share_a_batch_are_counted_as_one_release_with_less_noise() -> None:
