@@ -133,7 +133,7 @@ def test_where_it_is_no_secret_who_takes_part_sampling_saves_nothing() -> None:
 
 
 def test_a_delta_as_large_as_one_client_is_refused() -> None:
-    with pytest.raises(UsageError, match="delta = 0.2: must be < 1/6"):
+    with pytest.raises(UsageError, match=r"delta = 0\.2: must be < 1/6"):
         private(delta=0.2)
 
 

@@ -124,7 +124,7 @@ def test_learners_that_share_a_batch_are_counted_as_one_release_with_less_noise(
 
 def test_a_delta_that_promises_nothing_is_refused() -> None:
     """One of n samples published at random is (0, 1/n)-private: δ must be below that."""
-    with pytest.raises(RunError, match=r"privacy: delta = 0.1: must be < 1/\d+, one over the samples"):
+    with pytest.raises(RunError, match=r"privacy: delta = 0\.1: must be < 1/\d+, one over the samples"):
         start(private(clients=3, active=3, rounds=1, private={"delta": 0.1}), out=None)
 
 

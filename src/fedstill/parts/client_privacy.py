@@ -2,8 +2,9 @@
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018. All clients count
 the same here, since a weight by samples would itself tell of a client; m of K take part in a round, drawn without
-replacement, and that is how ε is counted where only the server knows who they are. With T1 the slots are on the clients: what they send is then the step from w
-and the change of their slot, clipped together, so that w and ŵ are both private.
+replacement, and that is how ε is counted where only the server knows who they are. With T1 the slots are on the
+clients: what they send is then the step from w and the change of their slot, clipped together, so that w and ŵ are both
+private.
 """
 
 import hashlib
