@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import State, record
@@ -16,7 +17,7 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.gather import Update, mean
-from fedstill.parts.learner import parameter_names
+from fedstill.parts.learner import Learner, parameter_names
 from fedstill.parts.losses import cross_entropy
 
 
@@ -64,20 +65,30 @@ class FedDyn(Averaging):
     def client(self, env: Env, state: Bend, down: Broadcast, data: Samples) -> tuple[Bend, Update]:
         """Steps along ∇L_k + α (θ − θ_t − d_k); then d_k ← d_k − (θ_k − θ_t)."""
         learner = self.learner(env, env.module(down.weights))
-        anchor = [p.detach() + state.gradient[n].to(env.device) for n, p in learner.module.named_parameters()]
+        anchor = self.anchor(env, learner, state)
         for x, y in self.batches(env, data, learner.module):
-            with torch.no_grad():
-                drift = torch._foreach_sub(learner.parameters, anchor) if self.alpha else None
-            if self.max_norm is None:
-                learner.step(cross_entropy(learner(x), y), shift=drift, pull=self.alpha)
-                continue
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
-            bent = gradients if drift is None else torch._foreach_add(gradients, drift, alpha=self.alpha)
-            length = torch.nn.utils.get_total_norm(bent)
-            learner.apply(torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))))
+            self.bent_step(learner, anchor, cross_entropy(learner(x), y))
         weights = learner.weights
         kept, upload = self.gather.outgoing(env, state.kept, weights)
-        return Bend({n: d - (weights[n] - down.weights[n]) for n, d in state.gradient.items()}, kept), upload
+        return Bend(turned(state, weights, down.weights), kept), upload
+
+    def anchor(self, env: Env, learner: Learner, state: Bend) -> list[Tensor]:
+        """θ_t + d_k: where the regulariser pulls to."""
+        return [p.detach() + state.gradient[n].to(env.device) for n, p in learner.module.named_parameters()]
+
+    def bent_step(
+        self, learner: Learner, anchor: Sequence[Tensor], private: Tensor, free: Tensor | None = None
+    ) -> None:
+        """A step along the losses' gradient + α (θ − anchor)."""
+        with torch.no_grad():
+            drift = torch._foreach_sub(learner.parameters, anchor) if self.alpha else None
+        if self.max_norm is None:
+            learner.step(private, free, shift=drift, pull=self.alpha)
+            return
+        gradients = torch.autograd.grad(private if free is None else private + free, learner.parameters)
+        bent = gradients if drift is None else torch._foreach_add(gradients, drift, alpha=self.alpha)
+        length = torch.nn.utils.get_total_norm(bent)
+        learner.apply(torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))))
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
         """s ← s − Σ_{k active} share_k (θ_k − θ), shares of all clients; θ ← mean of the active θ_k − s."""
@@ -93,6 +104,11 @@ class FedDyn(Averaging):
         correction = {n: s - share * (active[n] - server.weights[n]) for n, s in server.correction.items()}
         weights = {n: w - correction[n] if n in correction else w for n, w in active.items()}
         return Corrected(weights, memory, correction)
+
+
+def turned(state: Bend, weights: State, start: State) -> State:
+    """d_k − (θ_k − θ_t): what the turn told of ∇L_k(θ_k)/α."""
+    return {n: d - (weights[n] - start[n]) for n, d in state.gradient.items()}
 
 
 def blank(env: Env) -> State:
