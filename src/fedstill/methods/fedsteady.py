@@ -51,6 +51,7 @@ class FedSteady(Imagining, FedDyn):
     tau: float = setting(0.5, ge=0, doc="strength of the calibration by label shares (τ)")
     smoothing: float = setting(0.2, gt=0, le=1, doc="part of the label shares that is uniform (s)")
     beta: float = setting(1.0, ge=0, doc="weight of the not-true distillation on real samples (β)")
+    gamma: float = setting(0.3, ge=0, doc="weight of the teacher's knowledge on imagined samples (γ)")
     imagined_batch: float = setting(
         0.25, gt=0, doc="imagined samples a batch, as a share of the batch size; less is cheaper"
     )

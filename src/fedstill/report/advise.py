@@ -41,17 +41,8 @@ SHARES: Mapping[str, frozenset[str]] = {
 SKEWED, SELDOM = 1.0, 0.5
 """Below such an α clients' labels differ much; below such a share of active clients many are unheard of in a round."""
 SUITED: Mapping[str, Sequence[str]] = {
-    "labels differ much from client to client": (
-        "fedsteady",
-        "fedkf",
-        "dafkd",
-        "fedrad",
-        "fedgkd",
-        "feddyn",
-        "scaffold",
-        "moon",
-    ),
-    "few clients are active in a round": ("fedsteady", "fedkf", "fedkf-minus", "fedrad", "feddyn"),
+    "labels differ much from client to client": ("fedkf", "dafkd", "fedrad", "fedgkd", "feddyn", "scaffold", "moon"),
+    "few clients are active in a round": ("fedkf", "fedkf-minus", "fedrad", "feddyn"),
     "clients may have different networks": ("fedtkd", "fedmd", "fedproto", "fedtgp", "fml", "fedhe"),
     "clients are much alike": ("fedavg", "fedprox"),
 }
