@@ -4,7 +4,7 @@ What FedKF, FedDyn, FedNTD and logit calibration each mend, put together so that
 has the equations that the numbers here refer to, and what each part is worth.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ from fedstill.core.method import Env, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.methods.feddyn import Bend, FedDyn, blank, turned
 from fedstill.parts.averaging import Global
 from fedstill.parts.calibration import log_shares
+from fedstill.parts.dynamic import Bend, Dynamic, blank, turned
 from fedstill.parts.gather import Gather, Remember, Update
-from fedstill.parts.imagination import Imagining, together
-from fedstill.parts.learner import Memory, frozen
+from fedstill.parts.imagination import Drawing, Imagining, together
+from fedstill.parts.learner import frozen
 from fedstill.parts.losses import class_entropy, kl, kl_each
 from fedstill.parts.not_true import not_true
 
@@ -34,16 +34,13 @@ class Guidance:
 
 
 @record
-class Mind(Bend):
-    """What stays on a client: d_k, what the gather keeps, and its generator θ_k with the state of its Adam."""
-
-    generator: State
-    memory: Memory
+class Mind(Bend, Drawing):
+    """What stays on a client: d_k, what the gather keeps, and its generator with the state of its Adam."""
 
 
 @methods.register("fedsteady")
 @dataclass(frozen=True)
-class FedSteady(Imagining, FedDyn):
+class FedSteady(Imagining, Dynamic):
     """Bent, calibrated local loss; the model of all clients teaches, on real samples as far as it is right there."""
 
     paper = "fedstill: the parts of FedKF, FedDyn, FedNTD and logit calibration that add up"
@@ -63,7 +60,7 @@ class FedSteady(Imagining, FedDyn):
 
     def init_client(self, env: Env) -> Mind:
         """d_k = 0, and θ_k ← θ, the same for all."""
-        return Mind(blank(env), None, self.first_generator(env), {})
+        return Mind(generator=self.first_generator(env), memory={}, gradient=blank(env), kept=None)
 
     def download(self, env: Env, server: Global) -> Guidance:
         """w and ŵ; without `Remember` w itself teaches."""
@@ -89,10 +86,10 @@ class FedSteady(Imagining, FedDyn):
             self.bent_step(student, anchor, own, self.gamma * kl(lesson.wisdom.detach(), fancied))
         weights = student.weights
         kept, upload = self.gather.outgoing(env, state.kept, weights)
-        gradient = turned(state, weights, down.weights)
+        after = replace(state, gradient=turned(state, weights, down.weights), kept=kept)
         if artist is None:
-            return Mind(gradient, kept, state.generator, state.memory), upload
-        return Mind(gradient, kept, artist.weights, artist.memory), upload
+            return after, upload
+        return replace(after, generator=artist.weights, memory=artist.memory), upload
 
     def own_loss(self, logits: Tensor, y: Tensor, margin: Tensor, teacher: Classifier, x: Tensor) -> Tensor:
         """(2) + (3): calibrated cross-entropy, and the teacher's view of the other classes as far as it is right."""
