@@ -44,7 +44,7 @@ def markdown(judgements: Sequence[Judgement]) -> str:
 
 
 def sentence(judgements: Sequence[Judgement]) -> str:
-    """A page's first line on its method's claims: reached, not reached, or not measured; a claim not reached is named."""
+    """A page's first line on its claims: reached, not reached, or not measured; a claim not reached is named."""
     measured = [j for j in judgements if any(len(s.differences) > 1 for s in j.statements)]
     if not measured:
         return "Its paper's claim has not been measured here yet."

@@ -5,7 +5,8 @@
     <!-- end of results -->
 
 A marker names what stands there: `table`, `grid` (one metric, rows by columns), `claims` or `verdict` (one line on the
-claims) of a preset, for chosen rows and columns (`rows="a|b"`) and at a round, or `leaderboard`. Rows choose the claims that are made of them.
+claims) of a preset, for chosen rows and columns (`rows="a|b"`) and at a round, or `leaderboard`. Rows choose the claims
+that are made of them.
 """
 
 import re
@@ -114,7 +115,9 @@ def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
         return f"No record of {preset.name} yet."
     columns = list(dict.fromkeys(n.column for n in found))
     seeds = sorted({len(n.ours) for n in found if n.ours})
-    head = f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
+    head = (
+        f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
+    )
     lines = [head, "", "| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
     cells = {(n.row, n.column): paper_table.ours(n) for n in found if n.ours}
     for row in dict.fromkeys(n.row for n in found):
