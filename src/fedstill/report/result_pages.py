@@ -135,11 +135,9 @@ def _judged(preset: Preset, options: Mapping[str, str], archive: Archive) -> lis
     ]
     if not wanted:
         raise UsageError(f"{preset.name}: makes no claim of {', '.join(rows) or 'anything'}")
-    cells = [
-        sorted({name for claim in wanted for name in claim.left + claim.right}),
-        sorted({name for claim in wanted for name in claim.columns}),
-    ]
-    return judged(wanted, table_numbers(preset, archive, *cells, rounds))
+    sides = sorted({name for claim in wanted for name in claim.left + claim.right})
+    where = sorted({name for claim in wanted for name in claim.columns})
+    return judged(wanted, table_numbers(preset, archive, sides, where, rounds))
 
 
 def _claims(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
