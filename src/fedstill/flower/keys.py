@@ -154,7 +154,7 @@ def read_public(path: Path) -> bytes:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    from fedstill.flower.api import key_bytes
+    from fedstill.flower.api.requests import key_bytes
 
     try:
         key = load_ssh_public_key(path.read_bytes())
