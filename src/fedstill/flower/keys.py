@@ -76,7 +76,7 @@ least_batch = 8
 least_samples = 32
 least_sites = 2
 turn_seconds = 3600
-# approval = true                    # a person approves each experiment: fedstill site --approve NUMBER
+# approval = true                    # a person approves each experiment: fedstill site approve NUMBER
 # signers = ["alice.pub"]            # only experiments that one of these signed
 # [settings.lr]
 # most = 0.5

@@ -7,7 +7,6 @@ is named, and after `quarantine` failures in a row left out for the rest of the 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 from fedstill.core import record
@@ -15,7 +14,7 @@ from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.loop import admit
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
-from fedstill.core.turn import received
+from fedstill.core.turn import leaving, received
 from fedstill.experiment.setting import Setting
 from fedstill.flower.allowance import ENROLMENT
 from fedstill.flower.caps import outsized
@@ -69,7 +68,7 @@ class FlowerTransport:
         self.note = note
         self.failures = [0] * len(setting.sites)
         self.text = setting.text()
-        self.uploads = reduce(lambda inner, wrapper: wrapper.uploads(inner), self.plan.wrappers, method.uploads())
+        self.uploads = leaving(method, self.plan.wrappers)
         """The type of the record that leaves a site."""
         self.busy: set[int] = set()
         """Sites that are still at the task before: they get no exam, which would wait for them once more."""

@@ -1,5 +1,6 @@
 """Messages that come object by object."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,10 @@ CHUNK = 5 << 20
 """Bytes of one of Flower's objects, at most."""
 OVERHEAD = 16
 """Objects of a message beside its chunks of data."""
-TRIED = 4
-"""Objects that are asked for in vain before the rest is left for the next look."""
+TRIED = 64
+"""Objects that are asked for in vain in a thorough look; a quick look ends with the first."""
+THOROUGH = 1.0
+"""Seconds between two thorough looks: objects come in any order, and some may never come."""
 
 
 class TooLarge(FedstillError):
@@ -38,6 +41,8 @@ class Parcel:
     missing: list[str]
     contents: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
+    looked: float = 0.0
+    """When all missing objects were last asked for."""
 
     @classmethod
     def of(cls, tree: Any, limit: int) -> "Parcel":
@@ -52,13 +57,16 @@ class Parcel:
 
     def fetch(self, pull: Callable[[str], bytes], limit: int) -> bool:
         """Read the objects that are there; False while some are still being sent."""
+        quick = time.monotonic() - self.looked < THOROUGH
+        if not quick:
+            self.looked = time.monotonic()
         unavailable = 0
         for name in reversed(list(self.missing)):
             try:
                 content = pull(name)
             except ObjectUnavailableError:
                 unavailable += 1
-                if unavailable == TRIED:
+                if unavailable == (1 if quick else TRIED):
                     break
                 continue
             except ObjectPullError as error:
