@@ -178,3 +178,30 @@ def test_on_colour_the_authors_generator_meets_a_student_that_has_stepped_and_a_
     rivalry = torch.autograd.grad(loss - plain_loss, (wisdom, imagined), allow_unused=True)
     assert rivalry[0] is None or not rivalry[0].abs().sum()
     assert rivalry[1].abs().sum() > 0
+
+
+def test_the_generator_learns_from_every_second_batch_only_if_told_so() -> None:
+    """Five batches, numbered from 0: the generator learns in 0, 2 and 4, so its Adam has counted three steps."""
+    method = small_method("fedkf", local_steps=5, generator_every=2)
+    _, state, upload, down = turn_of(method)
+    assert float(state.memory["0"]["step"]) == 3
+    assert not same_bits(upload.weights, down.weights)
+
+
+def test_a_lesson_that_teaches_no_generator_keeps_nothing_for_a_backward_pass() -> None:
+    method = small_method("fedkf", generator_every=2)
+    ready, state, _, down = turn_of(method)
+    env = ready.env.at(0, 0)
+    teacher, artist = env.module(down.teacher), method.artist(env, state)
+    first, second = (method.lesson(env, teacher, artist, env.stream("noise"), number) for number in (0, 1))
+    assert (first.learns, second.learns) == (True, False)
+    assert first.wisdom.requires_grad
+    assert not second.wisdom.requires_grad
+    assert torch.equal(first.imagined, second.imagined), "the same noise gives the same images"
+
+
+@pytest.mark.parametrize(("share", "batch", "count"), [(1.0, 32, 32), (0.5, 32, 16), (0.01, 32, 2), (1.0, 1, 1)])
+def test_the_imagined_batch_is_a_share_of_the_batch_and_two_at_least(share: float, batch: int, count: int) -> None:
+    method = small_method("fedkf", imagined_batch=share, batch=batch, generator="noise")
+    env = stage(small_experiment(method), Storage()).env.at(0, 0)
+    assert len(method.imagine(env, None, env.stream("noise"))) == count

@@ -114,13 +114,13 @@ def _teach(plan: Experiment, path: Path) -> Taught:
     accuracies = []
     for epoch in range(plan.rounds):
         learner = method.learner(ready.env.at(epoch, 0), student)
-        for _ in range(steps):
-            imagined = method.imagine(first, artist, stream)
-            features = teacher.features(imagined)
-            wisdom = teacher.head(features)
-            if artist is not None:
-                artist.step(method.generator_loss(first, wisdom, features, learner, imagined))  # (5)
-            learner.step(kl(wisdom.detach(), learner(imagined.detach())))  # (6)
+        for number in range(steps):
+            lesson = method.lesson(first, teacher, artist, stream, number)
+            if artist is not None and lesson.learns:
+                artist.step(
+                    method.generator_loss(first, lesson.wisdom, lesson.features, learner, lesson.imagined)
+                )  # (5)
+            learner.step(kl(lesson.wisdom.detach(), learner(lesson.imagined.detach())))  # (6)
         accuracies.append(ready.exam.accuracy(ready.exam.correct(student)) or 0.0)
     return Taught(tuple(accuracies), learner.weights, {} if artist is None else artist.weights)
 

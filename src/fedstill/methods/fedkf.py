@@ -7,11 +7,12 @@ Equation numbers are the paper's; the method page lists every choice and deviati
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.classifier import Classifier
 from fedstill.core.method import Env, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
@@ -43,6 +44,18 @@ class Imagination:
     kept: Any
 
 
+class Lesson(NamedTuple):
+    """An imagined batch and what the teacher makes of it."""
+
+    imagined: Tensor
+    """x̂ = g(z)."""
+    features: Tensor
+    wisdom: Tensor
+    """The teacher's logits."""
+    learns: bool
+    """Does the generator learn from it? Only then do gradients flow through teacher and generator."""
+
+
 @dataclass(frozen=True)
 class KnowledgeFusion(Averaging):
     """Algorithm 1. The server averages the active (line 9) and, in the gather, all slots (lines 7, 10).
@@ -66,6 +79,10 @@ class KnowledgeFusion(Averaging):
     generator_lr: float | None = setting(
         None, gt=0, doc="Adam's rate for the generator (β); none: the generator's own, .02 for light, .001 for others"
     )
+    imagined_batch: float = setting(
+        1.0, gt=0, doc="imagined samples a batch, as a share of the batch size; less is cheaper"
+    )
+    generator_every: int = setting(1, ge=1, doc="the generator learns from every so-many-th batch; more is cheaper")
     profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")
 
     def __post_init__(self) -> None:
@@ -103,20 +120,18 @@ class KnowledgeFusion(Averaging):
         artist = self.artist(env, state)
         alone = not self.gamma or (self.profile == "authors" and env.round == 0)
         stream = env.stream("noise")
-        for x, y in self.pace(env).batches(env, data, student.module):
+        for number, (x, y) in enumerate(self.pace(env).batches(env, data, student.module)):
             if alone:
                 student.step(cross_entropy(student(x), y))
                 continue
-            imagined = self.imagine(env, artist, stream)
-            features = teacher.features(imagined)
-            wisdom: Tensor = teacher.head(features)
-            lesson = (x, y, imagined.detach(), wisdom.detach())
+            lesson = self.lesson(env, teacher, artist, stream, number)
+            pair = (x, y, lesson.imagined.detach(), lesson.wisdom.detach())
             if self.rivals(env):  # the generator looks for what the student does not know even after its step
-                student.step(*self.student_loss(student, *lesson))
-            if artist is not None:
-                artist.step(self.generator_loss(env, wisdom, features, student, imagined))
+                student.step(*self.student_loss(student, *pair))
+            if artist is not None and lesson.learns:
+                artist.step(self.generator_loss(env, lesson.wisdom, lesson.features, student, lesson.imagined))
             if not self.rivals(env):
-                student.step(*self.student_loss(student, *lesson))
+                student.step(*self.student_loss(student, *pair))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
         if artist is None:
             return Imagination({}, {}, kept), upload
@@ -135,11 +150,25 @@ class KnowledgeFusion(Averaging):
         """Adam for the generator, at β."""
         return torch.optim.Adam(generator.parameters(), self.generator_lr or generator.lr)  # type: ignore[arg-type]
 
+    def lesson(
+        self, env: Env, teacher: Classifier, artist: Learner | None, stream: torch.Generator, number: int
+    ) -> Lesson:
+        """What a turn's batch `number` (from 0) distils: made once for both steps.
+
+        Where the generator does not learn from it, nothing is kept for a backward pass.
+        """
+        learns = artist is not None and number % self.generator_every == 0
+        with torch.set_grad_enabled(learns):
+            imagined = self.imagine(env, artist, stream)
+            features = teacher.features(imagined)
+            return Lesson(imagined, features, teacher.head(features), learns)
+
     def imagine(self, env: Env, artist: Learner | None, stream: torch.Generator) -> Tensor:
-        """x̂ = g(z), z ~ N(0, I): made once for both steps."""
+        """x̂ = g(z), z ~ N(0, I); BatchNorm asks for two at least."""
+        count = max(min(2, self.batch), round(self.imagined_batch * self.batch))
         if artist is not None:
-            return artist(torch.randn(self.batch, self.noise, generator=stream).to(env.device))
-        return env.kind.noise(self.batch, stream).to(env.device)
+            return artist(torch.randn(count, self.noise, generator=stream).to(env.device))
+        return env.kind.noise(count, stream).to(env.device)
 
     def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
         """(5) L_G = L_IE + λ₁ L_OH + λ₂ L_A on the teacher's view of the imagined batch."""
