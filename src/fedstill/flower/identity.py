@@ -1,4 +1,4 @@
-"""Which data a site has, without telling: a checksum under a secret of its own."""
+"""A site's own secret, and what is made under it: a checksum that tells whether its data changed, and no more."""
 
 import hashlib
 import hmac
@@ -17,6 +17,11 @@ def secret_of(state: Path) -> bytes:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
             made.write(secrets.token_bytes(32))
     return file.read_bytes()
+
+
+def secret_for(state: Path, purpose: str) -> str:
+    """A secret for one purpose, which follows from the site's own (64 hexadecimal digits)."""
+    return hmac.new(secret_of(state), purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def fingerprint(own: Own, secret: bytes) -> str:

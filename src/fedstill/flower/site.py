@@ -33,7 +33,7 @@ from fedstill.experiment.setting import Setting
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.consent import consented
 from fedstill.flower.enrolment import checksum, deployable, public_set, read_setting
-from fedstill.flower.identity import fingerprint, secret_of
+from fedstill.flower.identity import fingerprint, secret_for, secret_of
 from fedstill.flower.messages import (
     FORMAT,
     DataSummary,
@@ -264,8 +264,7 @@ class Site:
             client = setting.sites.index(self.name)
             folder = RunFolder(self.state, setting.run, setting.run_id).path
             env = setting.env(Storage(folder), self.device, public_set(plan, self._public(plan)))
-            own_secret = hmac.new(secret_of(self.state), f"noise of {setting.run_id}".encode(), hashlib.sha256)
-            env = replace(env, secret=own_secret.hexdigest())
+            env = replace(env, secret=secret_for(self.state, f"noise of {setting.run_id}"))
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.brought, setting.class_names)
