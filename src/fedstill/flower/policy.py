@@ -4,7 +4,6 @@ Written by the site's keeper in `policy.toml`, checked at enrolment and again be
 a file the defaults below hold.
 """
 
-import math
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -114,7 +113,7 @@ class Policy(BaseModel):
         parties = plan.active_count
         for wrapper in plan.wrappers:
             if isinstance(wrapper, SecureSums):
-                parties = math.ceil(wrapper.threshold * parties)
+                parties = wrapper.needed(parties)
         if parties < self.least_sites:
             return f"rounds of {parties} sites: this site's policy asks for {self.least_sites} at least"
         method = plan.method
