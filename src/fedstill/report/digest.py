@@ -11,9 +11,9 @@ from fedstill.core.errors import FedstillError
 from fedstill.core.method import Method, methods
 from fedstill.core.turn import Wrapper, ledger
 from fedstill.core.value import build_named
-from fedstill.experiment.config import toml
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.toml import toml
 from fedstill.report import tables
 from fedstill.report.command import command
 from fedstill.report.figures.plots import malicious_clients
