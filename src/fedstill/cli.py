@@ -267,6 +267,7 @@ from fedstill import (  # noqa: E402 (their commands join the app, after these)
     cli_demo,  # noqa: F401
     cli_deploy,  # noqa: F401
     cli_distil,  # noqa: F401
+    cli_publish,  # noqa: F401
     cli_reports,  # noqa: F401
     cli_results,  # noqa: F401
 )
