@@ -90,14 +90,15 @@ def _tokens(state: Path, person: str | None, role: str, days: float, withdraw: s
 
 @app.command()
 def keys(
-    name: Annotated[Path | None, typer.Argument(help="The site's name: makes NAME (private) and NAME.pub.")] = None,
+    name: Annotated[
+        Path | None, typer.Argument(help="The site's name: makes NAME (private) and NAME.pub. `kit NAME`: a kit.")
+    ] = None,
+    kit: Annotated[Path | None, typer.Argument(help="After `kit`: the site that gets one file with all.")] = None,
     hub: Annotated[
-        str | None, typer.Option(help="Host names and addresses, comma-separated: certificates for a hub.")
+        str | None,
+        typer.Option(help="Host names and addresses, comma-separated: certificates for a hub. For a kit: host:port."),
     ] = None,
     person: Annotated[bool, typer.Option("--person", help="Make a person's key, to sign experiments with.")] = False,
-    kit: Annotated[
-        str | None, typer.Option(help="Everything a site needs in one file to hand over: the hub's host:port.")
-    ] = None,
     ca: Ca = None,
     out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("."),
     debug: Debug = False,
@@ -110,14 +111,14 @@ def keys(
         import cryptography  # noqa: F401
     except ImportError:
         raise UsageError("keys need an extra: pip install 'fedstill[flower]'") from None
-    if (name is None) == (hub is None):
-        raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
-    if name is not None and kit is not None:
-        if ca is None:
-            raise UsageError("--kit: give the authority's certificate with --ca")
-        packed, public = made.make_kit(name, kit, ca)
+    if kit is not None:
+        if str(name) != "kit" or hub is None or ca is None:
+            raise UsageError("keys: for a kit write `keys kit NAME --hub host:port --ca ca.crt`")
+        packed, public = made.make_kit(kit, hub, ca)
         print(f"{packed}: hand it to the site (tar -xf it there, then sh start.sh DATA); it holds the private key")
         print(f"{public}: goes to the hub (fedstill hub --allow {public})")
+    elif (name is None) == (hub is None):
+        raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
     elif name is not None and person:
         private, public = made.make_person_key(name)
         print(f"{private}: stays with the person (fedstill deploy --sign {private})")
@@ -140,6 +141,8 @@ def keys(
 @app.command(cls=with_fields(of_reading("label", "time", "window", "step", "text", "ignore", "kind")))
 def site(
     context: typer.Context,
+    action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in.")] = None,
+    number: Annotated[str | None, typer.Argument(help="After `approve`: the experiment's number.")] = None,
     hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
     key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
     data: Annotated[str, typer.Option(help="The site's data: table, .npz file, image folder or a name.")] = "",
@@ -152,7 +155,6 @@ def site(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
     policy: Annotated[Path | None, typer.Option(help="What the site takes part in (policy.toml).")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Take part in this method only, again for more.")] = None,
-    approve: Annotated[str | None, typer.Option(help="Approve the waiting experiment with this number.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what leaves the site, and start nothing.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -162,10 +164,12 @@ def site(
     from fedstill.flower import site_process as sites
     from fedstill.flower.policy import read_policy
 
-    if approve is not None:
-        from fedstill.flower.site import approve as approved
+    if action is not None:
+        from fedstill.flower.consent import approve
 
-        print(approved(state.expanduser(), approve))
+        if action != "approve" or number is None:
+            raise UsageError(f"site {action}: must be `site approve NUMBER`")
+        print(approve(state.expanduser(), number))
         return
     rules = read_policy(policy, tuple(only or ()))
     reading = reading_of(given(context))

@@ -173,6 +173,14 @@ def misfit(method: AnyMethod, chain: Sequence[Wrapper]) -> tuple[Wrapper, str] |
     return None
 
 
+def leaving(method: AnyMethod, chain: Sequence[Wrapper]) -> type:
+    """The type of the record that leaves a client with these wrappers."""
+    upload = method.uploads()
+    for wrapper in chain:
+        upload = wrapper.uploads(upload)
+    return upload
+
+
 def ledger(method: AnyMethod, chain: Sequence[Wrapper]) -> dict[str, str]:
     """Field by field, what leaves a client with these wrappers: what it carries, and what was done to it."""
     upload = method.uploads()
