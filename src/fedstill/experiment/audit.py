@@ -273,7 +273,10 @@ def reconstruction(scene: Scene) -> dict[str, Any]:
     if layer is None:
         return {"skipped": "the first layer is not fully connected, so a step does not lay its input open exactly"}
     plainest = {"batch": 1, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
-    single = replace(method, **plainest)
+    try:
+        single = replace(method, **plainest)
+    except UsageError as error:
+        return {"skipped": f"this method takes no step on a single sample ({error})"}
     chain = tuple(w for w in scene.plan.wrappers if w.uploads(method.uploads()) is method.uploads())
     data = scene.ready.party(0).data
     down = single.download(env, single.init_server(env.at(0)))
