@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
-from fedstill.parts.learner import Learner
+from fedstill.parts.learner import Learner, Stepper
 
 IN_PLACE = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.SiLU, nn.Mish, nn.Hardtanh, nn.Hardswish,
@@ -42,7 +42,7 @@ class SampleGuard:
         self.noise_stream = torch.Generator(device).manual_seed(seed)
         self.batch_stream = torch.Generator().manual_seed(seed ^ 1)
 
-    def learner(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Learner:
+    def learner(self, module: nn.Module, optimizer: Stepper) -> Learner:
         """A learner whose private steps are clipped and noised."""
         return PrivateLearner(module, optimizer, self)
 
@@ -64,7 +64,7 @@ class PrivateLearner(Learner):
 
     private = True
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, guard: SampleGuard) -> None:
+    def __init__(self, module: nn.Module, optimizer: Stepper, guard: SampleGuard) -> None:
         super().__init__(module, optimizer)
         wrong = refusal(module)
         if wrong:
