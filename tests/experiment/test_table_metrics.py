@@ -109,3 +109,19 @@ def test_bytes_to_a_target_count_both_ways_until_it_is_reached() -> None:
     assert reading("bytes_to:0.4", result, "active") == 30
     assert reading("bytes_to:0.9", result, "active") == Beyond(3)
     assert reading("bytes_to:fedavg", result, "active", AVG) == 30
+
+
+def test_precision_and_recall_are_means_over_the_rounds_that_were_judged() -> None:
+    """Rounds 1 and 3 were judged: precision (1 + 0.5) / 2, recall (0 + 1) / 2; of a normal day there is neither."""
+    result = run([0.1, 0.2, 0.3], "personal")
+    result.rows[0]["identification"] = {"precision": 1.0, "recall": 0.0}
+    result.rows[2]["identification"] = {"precision": 0.5, "recall": 1.0}
+    assert [reading(m, result, "personal") for m in ("precision", "recall")] == [0.75, 0.5]
+    assert reading("recall", run([0.1], "personal"), "personal") is None
+
+
+def test_honest_clients_accuracy_is_told_from_everybodys() -> None:
+    result = run([0.5], "personal")
+    result.rows[0]["models"]["personal"]["accuracy_honest"] = 0.45
+    assert (reading("personal", result, "personal"), reading("honest", result, "personal")) == (0.4, 0.45)
+    assert reading("honest", run([0.5]), "active") is None

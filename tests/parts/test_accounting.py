@@ -9,6 +9,8 @@ pytest.importorskip("opacus")
 
 from fedstill.core.errors import UsageError  # noqa: E402
 from fedstill.parts.accounting import (  # noqa: E402
+    FEW_ORDERS,
+    ORDERS,
     Release,
     added,
     client_epsilon,
@@ -68,6 +70,18 @@ def test_the_noise_found_spends_the_budget_and_not_more(epsilon: float, rate: fl
     noise = sample_noise(epsilon, 1e-5, rate, steps)
     assert 0.97 * epsilon < sample_epsilon([Release(noise, rate, steps)], 1e-5) <= epsilon
     assert sample_epsilon([Release(0.98 * noise, rate, steps)], 1e-5) > epsilon
+
+
+@pytest.mark.parametrize("turns", [1, 7])
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 20.0])
+def test_the_last_planned_turn_can_still_be_paid_for(epsilon: float, turns: int) -> None:
+    """σ is looked for with fewer orders than ε is counted with: never may all planned releases exceed the budget."""
+    assert set(FEW_ORDERS) <= set(ORDERS)
+    noise = sample_noise(epsilon, 1e-5, 0.1, 40 * turns)
+    releases: tuple[Release, ...] = ()
+    for _ in range(turns):
+        releases = added(releases, Release(noise, 0.1, 40))
+    assert sample_epsilon(releases, 1e-5) <= epsilon
 
 
 def test_an_epsilon_that_no_noise_gives_is_refused() -> None:

@@ -21,6 +21,8 @@ from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.shorthand import wrapped
 from fedstill.experiment.stage import stage
+from fedstill.parts.accounting import client_noise
+from fedstill.parts.averaging import Broadcast
 from fedstill.parts.client_privacy import PrivateClients
 from fedstill.parts.gather import Changed, Everyone, LastUpload, Remember, Update
 from fedstill.parts.sums import vector
@@ -112,6 +114,41 @@ def test_epsilon_is_found_for_all_rounds_and_ends_the_run() -> None:
     assert longer.wrappers[0].noise == noise.noise, "noise is settled once"
     last = start(longer, out=None).rows[-1]
     assert all("privacy: ε = 4 would be exceeded" in why for why in last["missing"].values())
+
+
+def test_where_it_is_no_secret_who_takes_part_sampling_saves_nothing() -> None:
+    """3 of 6 clients, hidden, need less noise. A hub that sums blindly knows whom it asked, and sites know the seed:
+    there ε is that of the Gaussian mechanism in every round.
+    """
+
+    def settled(**settings: Any) -> PrivateClients:
+        wrapper = PrivateClients(epsilon=4.0, **settings)
+        return wrapper.settled(small_method("fedavg"), 6, 3, 10, 10)
+
+    hidden, known = settled(), settled(hidden=False)
+    assert hidden.noise < 0.9 * known.noise
+    assert known.noise == settled(shared=2 / 3).noise == client_noise(4.0, 6, 6, 10, 1e-5)
+    assert PrivateClients(epsilon=4.0).deployed().hidden is False
+    assert known.spent(10) == pytest.approx(4, rel=0.02)
+
+
+def test_a_delta_as_large_as_one_client_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"delta = 0\.2: must be < 1/6"):
+        private(delta=0.2)
+
+
+@pytest.mark.parametrize("wrapper", [{"name": "private-clients", "noise": 1e-9}, {"name": "secure-sums"}])
+def test_an_upload_that_is_not_finite_is_refused_and_does_not_spoil_the_sum(wrapper: dict[str, Any]) -> None:
+    plan = small_experiment(small_method("fedavg", gather={"name": "everyone"}), wrappers=[wrapper])
+    env = stage(plan, Storage()).env
+    form = Update({"w": torch.zeros(2)})
+    sent = [torch.ones(2), torch.tensor([float("nan"), 0.0]), torch.ones(2), torch.ones(2)]
+    down = Broadcast({"w": torch.ones(2)})
+    replies = [Reply(k, 1, Update({"w": w}), down=down, form=form) for k, w in enumerate(sent)]
+    out = replace(plan.wrappers[0], active=4).received(env, replies)
+    assert out[1].error == "refused: /weights/w has values that are not finite or too large (nan)"
+    assert all(torch.allclose(r.upload.weights["w"], torch.ones(2), atol=1e-6) for r in out if r.error is None)
+    assert [r.client for r in out if r.error is None] == [0, 2, 3]
 
 
 def test_a_server_that_needs_more_than_sums_is_refused_by_what_it_needs() -> None:

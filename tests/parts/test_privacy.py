@@ -1,5 +1,6 @@
 """Sample-level privacy around a client's turn: what it covers, what it costs, and when it stops."""
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,21 @@ from smallest import same_bits, small_experiment, small_method
 pytest.importorskip("opacus")
 pytest.importorskip("dp_accounting")
 
-from fedstill.core.errors import UsageError
-from fedstill.core.method import methods
-from fedstill.core.record import leaves
+from fedstill.core.errors import RunError, UsageError
+from fedstill.core.method import Env, Reply, methods
+from fedstill.core.record import Carries, leaves
 from fedstill.core.shelf import Storage
-from fedstill.core.turn import Party, ledger, turn
+from fedstill.core.turn import Party, ledger, method_state, turn
+from fedstill.data.samples import Samples
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
-from fedstill.methods import FedAvg, FedKF
-from fedstill.parts.accounting import sample_epsilon
+from fedstill.methods import FML, FedAvg, FedKF
+from fedstill.parts.accounting import Release, sample_epsilon
+from fedstill.parts.averaging import Broadcast
+from fedstill.parts.gather import Update
 from fedstill.parts.learner import LocalTraining
+from fedstill.parts.losses import cross_entropy
 from fedstill.parts.privacy import COVERED, PrivateSamples, budget_of
 
 PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) and methods[name].private_learners]
@@ -52,6 +57,75 @@ def test_covered_fields_know_of_the_samples_only_by_clipped_gradients(name: str)
     for f in covered:
         for (_, one), (_, two) in zip(leaves(getattr(uploads[0], f)), leaves(getattr(uploads[1], f)), strict=True):
             assert torch.allclose(one.double(), two.double(), atol=1e-5), f
+
+
+def moved_by_one_sample(method: Any) -> float:
+    """How far replacing one of eight samples (also its label) moves the model that is sent, or that stays, in a second
+    turn of one step on all eight; in units of 2ηC/8: one clipped gradient out, another in.
+    """
+    lr, clip, n = 0.5, 0.01, 8
+    method = replace(method, lr=lr, local_steps=1, batch=n, momentum=0.0, weight_decay=0.0, lr_decay=1.0)
+    plan = small_experiment(method, wrappers=[{"name": "private-samples", "noise": 1e-9, "clip": clip}])
+    ready = stage(plan, Storage())
+    method, here, there = plan.method, ready.env.at(0, 1), ready.env.at(1, 1)
+    data = ready.party(1).data[torch.arange(n)]
+    server = method.init_server(ready.env.at(0))
+    state, upload = turn(method, here, Party(data, plan.wrappers), None, method.download(here, server))
+    server = method.server(ready.env.at(0), server, [Reply(1, n, upload)])
+    other = replace(data, x=torch.cat([data.x[1:], data.x[:1].flip(-1)]), y=torch.cat([data.y[1:], 9 - data.y[:1]]))
+    ends = []
+    for held in (data, other):
+        after, sent = turn(method, there, Party(held, plan.wrappers), state, method.download(there, server))
+        weights = [getattr(sent, f.name) for f in fields(sent) if f.metadata["carries"] is Carries.WEIGHTS]
+        ends.append(weights[0] if weights else method.own(there, method_state(after)))
+    moved = torch.cat([(ends[0][k] - ends[1][k]).double().flatten() for k in ends[0]]).norm()
+    return float(moved) / (2 * lr * clip / n)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_one_sample_moves_a_models_step_by_no_more_than_the_accountant_assumes(name: str) -> None:
+    """Whatever the method makes of the other samples, and of what it keeps from its first turn."""
+    assert 0 < moved_by_one_sample(gentle(name)) <= 1.001
+
+
+class Peeking(FedAvg):
+    """Steps up or down, as the sum of all labels is even or odd: clipping each gradient bounds nothing then."""
+
+    def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Update]:
+        learner = self.learner(env, env.module(down.weights))
+        for x, y in self.batches(env, data, learner.module):
+            learner.step(cross_entropy(learner(x), y) * (1 - 2 * (int(data.y.sum()) % 2)))
+        return self.gather.outgoing(env, state, learner.weights)
+
+
+def test_the_measure_finds_a_method_whose_loss_knows_of_other_samples() -> None:
+    """Eight gradients turn round for one sample's label (9 − y is odd where y is even): up to eight times the bound."""
+    assert moved_by_one_sample(Peeking(batch=8)) > 2
+
+
+def test_a_loss_that_knows_how_many_samples_a_class_has_is_refused() -> None:
+    """FedLC's margins follow from all of a client's labels, so one sample bends the gradients of all others."""
+    with pytest.raises(UsageError, match="does not train sample by sample"):
+        private(small_method("fedlc"))
+
+
+def test_learners_that_share_a_batch_are_counted_as_one_release_with_less_noise() -> None:
+    """FML's two models step on the same Poisson batch with σ each: together one release with σ/√2. Two releases of
+    batches of their own would have been cheaper, which is not what happens.
+    """
+    noise = PrivateSamples(noise=2.0)
+    ready = stage(small_experiment(small_method("fml")), Storage())
+    one = noise.plan(FML(batch=10, local_steps=50), ready.env, 100)
+    assert (one.noise, one.rate, one.count) == (pytest.approx(2 / math.sqrt(2)), 0.1, 50)
+    assert sample_epsilon([one], 1e-5) > sample_epsilon([Release(2.0, 0.1, 100)], 1e-5) * 1.02
+    found = PrivateSamples(epsilon=3.0, turns=1).plan(FML(batch=10, local_steps=50), ready.env, 100)
+    assert sample_epsilon([found], 1e-5) <= 3.0
+
+
+def test_a_delta_that_promises_nothing_is_refused() -> None:
+    """One of n samples published at random is (0, 1/n)-private: δ must be below that."""
+    with pytest.raises(RunError, match=r"privacy: delta = 0\.1: must be < 1/\d+, one over the samples"):
+        start(private(clients=3, active=3, rounds=1, private={"delta": 0.1}), out=None)
 
 
 def private(method: Any = None, **settings: Any) -> Any:
@@ -111,11 +185,11 @@ def test_noise_is_the_same_on_the_same_samples_and_download_only() -> None:
     down = plan.method.download(env, plan.method.init_server(ready.env))
     changed = replace(data, y=(data.y + 1) % 10)
     later = replace(down, weights={n: w + 1 for n, w in down.weights.items()})
-    seeds = [noise.seed(env, down, data, ""), noise.seed(env, down, changed, ""), noise.seed(env, later, data, "")]
-    seeds += [noise.seed(ready.env.at(2, 2), down, data, ""), noise.seed(ready.env.at(1, 3), down, data, "")]
+    seeds = [noise.key(env, down, data, ""), noise.key(env, down, changed, ""), noise.key(env, later, data, "")]
+    seeds += [noise.key(ready.env.at(2, 2), down, data, ""), noise.key(ready.env.at(1, 3), down, data, "")]
     assert len(set(seeds)) == 5
-    assert noise.seed(env, down, data, "") == seeds[0]
-    assert noise.seed(env, down, data, "a secret") not in seeds
+    assert noise.key(env, down, data, "") == seeds[0]
+    assert noise.key(env, down, data, "a secret") not in seeds
 
 
 def test_a_deployed_client_keeps_a_secret_that_its_noise_depends_on() -> None:

@@ -14,7 +14,7 @@ from fedstill.parts.private_learner import PrivateLearner, SampleGuard
 
 
 def guarded(module: nn.Module, noise: float = 0.0, clip: float = 1e9, expected: float = 1.0) -> PrivateLearner:
-    guard = SampleGuard(noise, clip, 7, torch.device("cpu"))
+    guard = SampleGuard(noise, clip, b"7")
     guard.expected = expected
     learner = guard.learner(module, torch.optim.SGD(module.parameters(), lr=1.0))
     assert isinstance(learner, PrivateLearner)
@@ -104,7 +104,7 @@ def test_parameters_that_private_samples_do_not_reach_get_no_noise() -> None:
 
 def test_an_empty_batch_is_noise_alone() -> None:
     """3 samples at a rate of 1/3: (2/3)³ = 30 % of batches are empty. The gradient of each sample is 1, 1 expected."""
-    guard = SampleGuard(0.0, 10.0, 7, torch.device("cpu"))
+    guard = SampleGuard(0.0, 10.0, b"7")
     module, empty = line(1.0), 0
     learner = guard.learner(module, torch.optim.SGD(module.parameters(), lr=1.0))
     for chosen in guard.batches(3, 1, 40):
@@ -118,7 +118,7 @@ def test_an_empty_batch_is_noise_alone() -> None:
 
 def test_batches_are_poisson_samples() -> None:
     """50 samples at a rate of .2: a batch has 10 ± √(50·.2·.8) = 2.83; each sample is in a fifth of the batches."""
-    guard = SampleGuard(1.0, 1.0, 3, torch.device("cpu"))
+    guard = SampleGuard(1.0, 1.0, b"3")
     member = torch.zeros(2000, 50)
     for row, chosen in enumerate(guard.batches(50, 10, 2000)):
         member[row, chosen] = 1.0

@@ -20,7 +20,9 @@ THRESHOLD = 4
 
 
 def summed(lost: dict[int, int]) -> NDArray[np.float64]:
-    return meeting(VECTORS, list(VECTORS), {k: lost.get(k) for k in VECTORS}, THRESHOLD, Scale(8.0, len(VECTORS)))
+    scale = Scale(8.0, len(VECTORS))
+    words = {k: scale.whole(vector) for k, vector in VECTORS.items()}
+    return meeting(words, list(VECTORS), {k: lost.get(k) for k in VECTORS}, THRESHOLD, scale)
 
 
 @pytest.mark.parametrize("phase", [0, 1, 2, 3])

@@ -51,6 +51,8 @@ class Env:
     storage: Storage = field(default_factory=Storage)
     guard: Any = None
     """Who draws batches and makes learners where samples are protected (`parts.learner.Guard`); None: nobody."""
+    secret: str = ""
+    """What this party alone knows, for noise that nobody else can take off again; empty in a simulation."""
     round: int = 0
     client: int | None = None
 

@@ -14,7 +14,7 @@ from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -45,6 +45,9 @@ class Wrapper(Value, ABC):
     Random numbers come from `env.stream("a purpose of the wrapper's own")`, never from torch's own stream, so that the
     client's batches stay what they were.
     """
+
+    once: ClassVar[bool] = False
+    """True where every turn spends something: a site then answers a round once, or again with the same bits."""
 
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""

@@ -1,7 +1,8 @@
 """A cell's number: a metric, by the name the presets give it, read from a result.
 
 amp, fm, wlp, accuracy      of the row's model, in the last evaluated round
-personal                    mean accuracy of the clients' own models on the global test (FedTKD 26)
+personal, honest            mean accuracy of the clients' own models on the global test (FedTKD 26); of honest clients
+precision, recall           of shutting out malicious clients, the mean over the rounds in which one answered
 global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
 rounds_to:0.85              first round with that accuracy on the global test
 rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
@@ -26,8 +27,8 @@ from fedstill.experiment.result import Result
 
 REPORTED = {metric.key: metric for metric in (*METRICS, ATTACK_SUCCESS)}
 PLAIN = (
-    *REPORTED, "fluctuation", "personal", "client_logits", "global_logits", "seconds", "slowdown", "speedup",
-    "time_speedup",
+    *REPORTED, "fluctuation", "personal", "honest", "precision", "recall", "client_logits", "global_logits", "seconds",
+    "slowdown", "speedup", "time_speedup",
 )  # fmt: skip
 RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
 """Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
@@ -77,7 +78,8 @@ def described(metric: str) -> Shown:
         return Shown(metric, title, unit="×", factor=1, direction=direction, limits=None)
     if metric in PASSES:
         return Shown(metric, metric.replace("_", " "), unit="a batch", factor=1, direction=-1, limits=None)
-    return Shown(metric, {"personal": "client accuracy"}.get(metric, metric.replace("_", " ")))
+    titles = {"personal": "client accuracy", "honest": "honest clients' accuracy"}
+    return Shown(metric, titles.get(metric, metric.replace("_", " ")))
 
 
 def which(result: Result, model: str) -> tuple[str, str]:
@@ -105,8 +107,12 @@ def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] 
     if metric in REPORTED:
         name, accuracy = which(result, model)
         return _number(result.last(name).get(accuracy if metric == "accuracy" else metric))
-    if metric == "personal":
-        return _number(result.last("personal").get("accuracy")) if "personal" in result.models else None
+    if metric in ("personal", "honest"):
+        key = "accuracy" if metric == "personal" else "accuracy_honest"
+        return _number(result.last("personal").get(key)) if "personal" in result.models else None
+    if metric in ("precision", "recall"):
+        judged = [row["identification"][metric] for row in result.rows if "identification" in row]
+        return fmean(judged) if judged else None
     if metric in ("client_logits", "global_logits"):
         found = next((r["facts"][metric] for r in reversed(result.rows) if metric in r.get("facts", {})), None)
         return fmean(found) if isinstance(found, list) and found else _number(found)

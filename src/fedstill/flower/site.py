@@ -52,6 +52,7 @@ from fedstill.flower.messages import (
     question,
     readable,
 )
+from fedstill.flower.once import only_once
 from fedstill.flower.policy import Policy
 from fedstill.flower.runbook import RunBook, RunFolder, States, agreed_part, digest
 
@@ -181,6 +182,8 @@ class Site:
         book = book.with_turn(self.policy, len(body or b""))
         folder.write(book)
         self.audit.write("turn", run=asked.run, round=asked.round + 1, bytes=len(body or b""))
+        if any(wrapper.once for wrapper in scene.plan.wrappers):
+            only_once(folder.path, asked.round, body)
         env = scene.env.at(asked.round, scene.client)
         states = States(folder.path)
         down = None if body is None else record.loads(body)
@@ -263,6 +266,8 @@ class Site:
             client = setting.sites.index(self.name)
             folder = RunFolder(self.state, setting.run, setting.run_id).path
             env = setting.env(Storage(folder), self.device, public_set(plan, self._public(plan)))
+            own_secret = hmac.new(secret_of(self.state), f"noise of {setting.run_id}".encode(), hashlib.sha256)
+            env = replace(env, secret=own_secret.hexdigest())
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.brought, setting.class_names)

@@ -2,8 +2,9 @@
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018. All clients count
 the same here, since a weight by samples would itself tell of a client; m of K take part in a round, drawn without
-replacement, and that is how ε is counted. With T1 the slots are on the clients: what they send is then the step from w
-and the change of their slot, clipped together, so that w and ŵ are both private.
+replacement, and that is how ε is counted where only the server knows who they are. With T1 the slots are on the
+clients: what they send is then the step from w and the change of their slot, clipped together, so that w and ŵ are both
+private.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedstill.core import record, rng
+from fedstill.core import record
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State
@@ -24,7 +25,8 @@ from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
 from fedstill.core.value import by_field, setting
 from fedstill.parts.accounting import client_epsilon, client_noise
 from fedstill.parts.gather import Changed, LastUpload
-from fedstill.parts.sums import counters, not_sums, origin, rebuilt, shared, summing, vector
+from fedstill.parts.noise import gaussian, key_of, stream_of
+from fedstill.parts.sums import counters, not_sums, origin, readable, rebuilt, shared, summing, vector
 
 
 @wrappers.register("private-clients")
@@ -42,6 +44,9 @@ class PrivateClients(Wrapper):
     active: int | None = setting(None, ge=1, doc="clients drawn in a round (m); none: the run's")
     shared: float = setting(
         0.0, ge=0, le=1, doc="the clients add the noise, and this share of them is certain to be summed; 0: the server"
+    )
+    hidden: bool = setting(
+        True, doc="only the server knows who takes part in a round, so ε counts m of K; false: as if all did always"
     )
     keyed: bool = setting(True, doc="noise from the run's seed (to repeat a simulation); false: from the machine")
 
@@ -67,15 +72,26 @@ class PrivateClients(Wrapper):
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "PrivateClients":
         """K, m, and the σ that spends ε in all rounds."""
         known = replace(self, clients=self.clients or clients, active=self.active or active)
+        assert known.clients is not None
+        if known.delta * known.clients >= 1:
+            raise UsageError(f"delta = {known.delta:g}: must be < 1/{known.clients}, one over the number of clients")
         if known.noise is not None or known.epsilon is None:
             return known
-        assert known.clients is not None
-        assert known.active is not None
-        return replace(known, noise=client_noise(known.epsilon, known.clients, known.active, rounds, known.delta))
+        return replace(known, noise=client_noise(known.epsilon, known.clients, known.drawn, rounds, known.delta))
+
+    @property
+    def drawn(self) -> int:
+        """Clients of a round, as ε counts them: all, where it is no secret who takes part.
+
+        A hub that is to see sums only (`shared`) knows whom it asked, so to it the draw hides nobody.
+        """
+        assert self.clients is not None
+        assert self.active is not None
+        return self.active if self.hidden and not self.shared else self.clients
 
     def deployed(self) -> "PrivateClients":
-        """Whoever knows the seed could take keyed noise off again."""
-        return replace(self, keyed=False)
+        """Whoever knows the seed, as every site does, could take keyed noise off again, and tell who takes part."""
+        return replace(self, keyed=False, hidden=False)
 
     def effects(self, upload: type) -> Mapping[str, str]:
         """Everything additive is covered; the rest is a counter."""
@@ -92,8 +108,7 @@ class PrivateClients(Wrapper):
         """ε of so many rounds."""
         assert self.noise is not None
         assert self.clients is not None
-        assert self.active is not None
-        return client_epsilon(self.noise, self.clients, self.active, rounds, self.delta) if rounds else 0.0
+        return client_epsilon(self.noise, self.clients, self.drawn, rounds, self.delta) if rounds else 0.0
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:
         """The turn, its upload clipped; the client's slot moves as far as the server will hear."""
@@ -114,9 +129,10 @@ class PrivateClients(Wrapper):
 
     def received(self, env: Env, replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
         """The mean of all, with noise on their sum; nothing of a single client is seen by the method."""
+        replies = readable(replies)
         good = [reply for reply in replies if reply.error is None]
         if not good:
-            return list(replies)
+            return replies
         if self.epsilon is not None and self.spent(env.round + 1) > self.epsilon * (1 + 1e-9):
             why = f"privacy: ε = {self.epsilon:g} would be exceeded ({self.spent(env.round):.3g} spent so far)"
             return [replace(reply, upload=None, error=reply.error or why) for reply in replies]
@@ -137,12 +153,11 @@ class PrivateClients(Wrapper):
 
     def draw(self, env: Env, std: float, count: int, uploads: Sequence[Any]) -> Tensor:
         """Noise for a sum: keyed by all that goes into it, so that other uploads never meet the same noise."""
-        seed = secrets.randbits(62)
+        key = secrets.token_bytes(32)
         if self.keyed:
-            digest = hashlib.blake2b(b"".join(record.dumps(upload) for upload in uploads), digest_size=16).hexdigest()
-            seed = rng.key(env.seed, f"private clients {digest}", env.round, env.client)
-        stream = torch.Generator().manual_seed(seed)
-        return std * torch.randn(count, generator=stream, dtype=torch.float64)
+            digest = hashlib.blake2b(b"".join(record.dumps(upload) for upload in uploads)).hexdigest()
+            key = key_of(env.seed, "private clients", digest, env.round, env.client)
+        return gaussian(stream_of(key, "noise"), std, count, not self.keyed)
 
     def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
         """ε that the run has cost every client so far, at δ."""

@@ -182,8 +182,8 @@ class LocalTraining(Value):
         return self.local_steps or self.epochs * math.ceil(count / self.batch)
 
     def private_steps(self, env: Env, count: int) -> int:
-        """How many steps on private samples a turn on `count` samples takes."""
-        return self.private_learners * self.steps(count)
+        """How many batches of private samples a turn on `count` samples has; every private learner steps on each."""
+        return self.steps(count)
 
     def mixing(self) -> str | None:
         """Which setting makes a loss that is no mean over single samples, if one does."""

@@ -7,6 +7,7 @@ anybody makes of it later; what it reads off its samples in another way is not, 
 """
 
 import hashlib
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedstill.core import record, rng
+from fedstill.core import record
 from fedstill.core.errors import Abstains, RunError, UsageError
 from fedstill.core.method import Env
 from fedstill.core.record import Carries
@@ -22,6 +23,7 @@ from fedstill.core.turn import AnyMethod, Beside, Turn, Wrapper, apart, wrappers
 from fedstill.core.value import by_field, setting
 from fedstill.parts.accounting import Release, added, sample_epsilon, sample_noise
 from fedstill.parts.learner import LocalTraining
+from fedstill.parts.noise import key_of
 from fedstill.parts.private_learner import SampleGuard, refusal
 
 COVERED = frozenset(
@@ -60,6 +62,7 @@ class Budget:
 class PrivateSamples(Wrapper):
     """(ε, δ)-differential privacy for each sample of a client: DP-SGD on Poisson batches, with a budget."""
 
+    once = True
     epsilon: float | None = setting(None, gt=0, doc="ε that a client may spend in the whole run; none: no limit")
     delta: float = setting(1e-5, gt=0, lt=1, doc="δ: below 1 over a client's number of samples")
     clip: float = setting(1.0, gt=0, doc="norm that each sample's gradient is clipped to")
@@ -103,14 +106,17 @@ class PrivateSamples(Wrapper):
         return found
 
     def plan(self, method: LocalTraining, env: Env, samples: int) -> Release:
-        """What one turn on this many samples releases: σ, sampling rate and number of noisy steps."""
+        """What one turn on this many samples releases: σ, sampling rate and number of batches.
+
+        L learners that step on the same batch are one release: L noisy sums of one Poisson sample, which tell as much
+        as a single one with σ/√L. (Counted as L releases of L samples they would seem cheaper than they are.)
+        """
         steps = method.private_steps(env, samples)
         rate = min(1.0, method.batch / samples)
-        noise = self.noise
-        if noise is None:
-            assert self.epsilon is not None
-            noise = sample_noise(self.epsilon, self.delta, rate, steps * (self.turns or 1))
-        return Release(noise, rate, steps)
+        if self.noise is not None:
+            return Release(self.noise / math.sqrt(method.private_learners), rate, steps)
+        assert self.epsilon is not None
+        return Release(sample_noise(self.epsilon, self.delta, rate, steps * (self.turns or 1)), rate, steps)
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:
         """The turn with private learners; one that would cost more than ε is not taken."""
@@ -118,19 +124,24 @@ class PrivateSamples(Wrapper):
 
         def private(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
             budget, inner = apart(state)
-            budget = budget or Budget((), 0.0, 0, "" if self.keyed else secrets.token_hex(16))
+            budget = budget or Budget((), 0.0, 0, "" if self.keyed else env.secret or secrets.token_hex(32))
             if not len(data):  # nothing to protect, and nothing to draw from
                 inner, upload = turn(env, inner, down, data)
                 return Beside(budget, inner), upload
+            if self.delta * len(data) >= 1:
+                raise Abstains(f"privacy: delta = {self.delta:g}: must be < 1/{len(data)}, one over the samples")
             costs = self.plan(method, env, len(data))
             releases = added(budget.releases, costs)
             spent = sample_epsilon(releases, self.delta)
             if self.epsilon is not None and spent > self.epsilon * (1 + 1e-9):
                 raise Abstains(f"privacy: ε = {self.epsilon:g} would be exceeded ({budget.epsilon:.3g} spent so far)")
-            guard = SampleGuard(costs.noise, self.clip, self.seed(env, down, data, budget.secret), env.device)
+            learners = method.private_learners
+            noise = costs.noise * math.sqrt(learners)
+            guard = SampleGuard(noise, self.clip, self.key(env, down, data, budget.secret), not self.keyed)
             inner, upload = turn(replace(env, guard=guard), inner, down, data)
-            if guard.released > costs.count:
-                raise RunError(f"client {env.client}: {guard.released} noisy steps where {costs.count} were counted")
+            if guard.released > learners * costs.count or guard.drawn > costs.count:
+                counted = f"{costs.count} batches of {learners} steps were counted"
+                raise RunError(f"client {env.client}: {guard.released} steps on {guard.drawn} batches where {counted}")
             return Beside(Budget(releases, spent, budget.turns + 1, budget.secret), inner), upload
 
         return private
@@ -141,19 +152,19 @@ class PrivateSamples(Wrapper):
         spent = {str(client): budget.epsilon for client, budget in budgets.items() if budget}
         return {"epsilon_spent": spent, "delta": self.delta}
 
-    def seed(self, env: Env, down: Any, data: Any, secret: str) -> int:
-        """The seed of a turn's noise, from everything the turn sees.
+    def key(self, env: Env, down: Any, data: Any, secret: str) -> bytes:
+        """The key of a turn's noise, from everything the turn sees.
 
         A turn that is taken again (a run was resumed, an answer was lost) has the same noise on the same samples and
         download, so nothing new is released; any other samples or download meet other noise. The secret, where the
         client has one, never leaves it: the run's seed alone does not give the noise away.
         """
-        return rng.key(env.seed, f"private {secret} {fingerprint(down, data)}", env.round, env.client)
+        return key_of(env.seed, "private samples", secret, fingerprint(down, data), env.round, env.client)
 
 
 def fingerprint(down: Any, data: Any) -> str:
     """A digest of a download and of a client's samples."""
-    digest = hashlib.blake2b(record.dumps(down), digest_size=16)
+    digest = hashlib.blake2b(record.dumps(down), digest_size=32)
     for value in by_field(data).values():
         if isinstance(value, Tensor):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())

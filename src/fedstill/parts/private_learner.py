@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
 from fedstill.parts.learner import Learner, Stepper
+from fedstill.parts.noise import gaussian, stream_of
 
 IN_PLACE = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.SiLU, nn.Mish, nn.Hardtanh, nn.Hardswish,
@@ -29,18 +30,20 @@ class SampleGuard:
     Args:
         noise: σ, in units of the clipping norm.
         clip: the norm that each sample's gradient is brought to, where it is longer.
-        seed: of this turn's two streams, of noise and of batches; whoever knows it can take the noise away.
-        device: where the modules are.
+        key: of this turn's two streams, of noise and of batches; whoever knows it can take the noise away.
+        secret: nobody else knows the key, so the noise is made to withstand who looks at its last bits.
     """
 
-    def __init__(self, noise: float, clip: float, seed: int, device: torch.device) -> None:
+    def __init__(self, noise: float, clip: float, key: bytes, secret: bool = True) -> None:
         self.noise = noise
         self.clip = clip
+        self.secret = secret
         self.released = 0
+        self.drawn = 0
         self.blank = False
         self.expected = 1.0
-        self.noise_stream = torch.Generator(device).manual_seed(seed)
-        self.batch_stream = torch.Generator().manual_seed(seed ^ 1)
+        self.noise_stream = stream_of(key, "noise")
+        self.batch_stream = stream_of(key, "batches")
 
     def learner(self, module: nn.Module, optimizer: Stepper) -> Learner:
         """A learner whose private steps are clipped and noised."""
@@ -54,7 +57,8 @@ class SampleGuard:
         rate = min(1.0, size / count) if count else 0.0
         self.expected = rate * count
         for _ in range(steps if count else 0):
-            chosen = (torch.rand(count, generator=self.batch_stream) < rate).nonzero().flatten()
+            chosen = torch.from_numpy((self.batch_stream.random(count) < rate).nonzero()[0])
+            self.drawn += 1
             self.blank = not len(chosen)
             yield torch.zeros(1, dtype=torch.int64) if self.blank else chosen
 
@@ -125,18 +129,30 @@ class PrivateLearner(Learner):
 
     def _shield(self, used: list[Any]) -> Any:
         """Opacus' optimiser over the parameters that the private loss reaches: it clips and noises; it never steps."""
-        from opacus.optimizers import DPOptimizer
-
         key = tuple(map(id, used))
         if key not in self._shields:
-            self._shields[key] = DPOptimizer(
-                torch.optim.SGD(used, lr=1.0),
-                noise_multiplier=self.guard.noise,
-                max_grad_norm=self.guard.clip,
-                expected_batch_size=self.guard.expected,  # n·q, which need not be whole
-                generator=self.guard.noise_stream,
-            )
+            self._shields[key] = _shield(used, self.guard)
         return self._shields[key]
+
+
+def _shield(parameters: list[Any], guard: SampleGuard) -> Any:
+    from opacus.optimizers import DPOptimizer
+
+    class KeyedNoise(DPOptimizer):  # type: ignore[misc]
+        """Its noise comes from the guard's stream, which has a key of 256 bits, not from torch's generator."""
+
+        def add_noise(self) -> None:
+            std = self.noise_multiplier * self.max_grad_norm
+            for p in self.params:
+                noise = gaussian(guard.noise_stream, std, p.numel(), guard.secret) if std else torch.zeros(p.numel())
+                p.grad = p.summed_grad.view_as(p) + noise.view_as(p).to(p.device, p.dtype)
+
+    return KeyedNoise(
+        torch.optim.SGD(parameters, lr=1.0),
+        noise_multiplier=guard.noise,
+        max_grad_norm=guard.clip,
+        expected_batch_size=guard.expected,  # n·q, which need not be whole
+    )
 
 
 def _hooks(module: nn.Module) -> Any:

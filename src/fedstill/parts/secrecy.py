@@ -43,6 +43,8 @@ class Member:
     keys: Mapping[int, tuple[bytes, bytes]] = field(default_factory=dict)
     held: dict[int, tuple[Share, Share]] = field(default_factory=dict)
     """By owner: its share of that member's seed, and of its masking key."""
+    revealed: bool = False
+    """Has it told its shares already?"""
 
     def __post_init__(self) -> None:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -87,10 +89,14 @@ class Member:
     def unmask(self, arrived: Collection[int], lost: Collection[int]) -> tuple[dict[int, Share], dict[int, Share]]:
         """Phase 3: shares of the seeds of those whose vector arrived, and of the keys of those who were lost.
 
-        Of nobody both: seed and key together would lay a vector open.
+        Of nobody both, and once only: seed and key together would lay a vector open. More than half are needed for
+        each, so no two sets of members who each answer once can give both away.
         """
         if len(arrived) < self.threshold or set(arrived) & set(lost):
             raise TooFew(f"{len(arrived)} vectors arrived, {self.threshold} are needed; nothing is unmasked")
+        if self.revealed or {*arrived, *lost} - self.held.keys():
+            raise FedstillError("secure sums: a second unmasking, or of members that were not there; nothing is told")
+        self.revealed = True
         seeds = {number: self.held[number][0] for number in arrived}
         return seeds, {number: self.held[number][1] for number in lost}
 

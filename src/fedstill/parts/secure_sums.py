@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedstill.core import rng
 from fedstill.core.errors import Abstains, FedstillError, UsageError
 from fedstill.core.method import Env, Reply
-from fedstill.core.record import Carries
+from fedstill.core.record import Carries, carries, record
 from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
 from fedstill.core.value import setting
 from fedstill.parts.secrecy import PHASES, Member, TooFew, Words, total
-from fedstill.parts.sums import counters, not_sums, shared, summing, vector
+from fedstill.parts.sums import counters, not_sums, readable, shared, summing, vector
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,20 @@ class Scale:
         return found
 
 
+@record
+class Masked:
+    """What leaves a site: its upload as one vector of whole numbers under masks, and the counter that goes with it."""
+
+    words: Tensor = carries("masked numbers, which tell nothing until all are summed")
+    version: int = carries(Carries.VERSION)
+
+
 @wrappers.register("secure-sums")
 @dataclass(frozen=True)
 class SecureSums(Wrapper):
     """The server sees sums only: masked uploads, with a threshold below which a round is given up."""
 
+    once = True
     threshold: float = setting(2 / 3, gt=0.5, le=1, doc="share of the round's clients that must stay to the end")
     limit: float = setting(32.0, gt=0, doc="largest number that can be sent")
     by_samples: bool | None = setting(
@@ -75,11 +84,14 @@ class SecureSums(Wrapper):
     lost: tuple[float, ...] = setting(
         (0.0, 0.0, 0.0, 0.0), doc="simulated: probability that a client is lost in each of the four phases"
     )
+    apart: bool = setting(False, doc="every client masks on a machine of its own (a deployed run sets it)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.lost) != len(PHASES) or not all(0 <= share <= 1 for share in self.lost):
             raise UsageError(f"lost = {', '.join(map(str, self.lost))}: must be four probabilities, one for each phase")
+        if self.apart and any(self.lost):
+            raise UsageError(f"lost = {', '.join(map(str, self.lost))}: sites are real; losses can only be simulated")
 
     def fitted(self, method: AnyMethod) -> AnyMethod:
         """T1's slots go to the clients."""
@@ -101,11 +113,32 @@ class SecureSums(Wrapper):
     def effects(self, upload: type) -> Mapping[str, str]:
         """Everything but the counter is masked."""
         effect = "masked: the server learns the sum over the round's clients only"
+        if self.apart:
+            return {"words": effect}
         return {f.name: effect for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
 
     def deployed(self) -> "SecureSums":
         """Not yet: a site would send its upload as it is."""
         raise UsageError("wrappers = secure-sums: simulated only; in a deployed run the hub would see every upload")
+
+    def uploads(self, upload: type) -> type:
+        """Deployed, masked numbers leave."""
+        return Masked if self.apart else upload
+
+    def needed(self, clients: int) -> int:
+        """How many of a round's clients must stay to the end."""
+        return math.ceil(self.threshold * clients)
+
+    @property
+    def scale(self) -> Scale:
+        """How numbers become whole, in rounds of as many clients as the run has."""
+        assert self.active is not None
+        return Scale(self.limit, self.active)
+
+    def words(self, env: Env, client: int, upload: Any) -> Words:
+        """A client's vector in whole numbers, counting as much as it is to count."""
+        values = self.weight(env, client) * vector(upload).numpy()
+        return self.scale.whole(values)
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:
         """The turn; a client that is lost before its vector arrives keeps the state it had."""
@@ -127,20 +160,25 @@ class SecureSums(Wrapper):
 
     def received(self, env: Env, replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
         """All phases among the round's clients; then every reply gets the mean. Too few are left: nobody is heard."""
+        if self.apart:  # the hub has summed already
+            return list(replies)
+        replies = readable(replies)
         good = [reply for reply in replies if reply.error is None]
         if not good:
-            return list(replies)
+            return replies
         phases = {reply.client: self.phase_lost(env.at(env.round, reply.client)) for reply in replies}
         begun = [r.client for r in replies if r.error is None or phases[r.client] is not None]
-        weights = {r.client: self.weight(env, r.client) for r in good}
-        vectors = {r.client: weights[r.client] * vector(r.upload).numpy() for r in good}
-        scale = Scale(self.limit, self.active or len(begun))
         try:
-            found = meeting(vectors, begun, phases, math.ceil(self.threshold * len(replies)), scale)
+            words = {r.client: self.words(env, r.client, r.upload) for r in good}
+            found = meeting(words, begun, phases, self.needed(len(replies)), self.scale)
         except FedstillError as error:
-            why = f"secure sums: {error}; the round is given up"
-            return [replace(reply, upload=None, error=reply.error or why) for reply in replies]
-        mean = torch.from_numpy(found / sum(weights.values()))
+            return given_up(replies, str(error))
+        return self.opened_sum(env, replies, found)
+
+    def opened_sum(self, env: Env, replies: Sequence[Reply[Any]], total: NDArray[np.float64]) -> list[Reply[Any]]:
+        """The replies, those without an error with the mean that this sum of theirs gives."""
+        good = [reply for reply in replies if reply.error is None]
+        mean = torch.from_numpy(total / sum(self.weight(env, reply.client) for reply in good))
         counts = [reply.samples if self.by_samples else sum(env.sizes) / env.clients for reply in good]
         means = iter(shared(good, mean, counts))
         return [reply if reply.error else next(means) for reply in replies]
@@ -154,12 +192,17 @@ class SecureSums(Wrapper):
         weights = sum(self.weight(env, client) for client in states)
         if not weights:
             return {}
-        step = Scale(self.limit, self.active or len(states)).step
-        return {"sum_error": len(states) * step / 2 / weights}
+        return {"sum_error": len(states) * self.scale.step / 2 / weights}
+
+
+def given_up(replies: Sequence[Reply[Any]], why: str) -> list[Reply[Any]]:
+    """The replies of a round in which too few stayed: nobody is heard."""
+    text = f"secure sums: {why}; the round is given up"
+    return [replace(reply, upload=None, error=reply.error or text) for reply in replies]
 
 
 def meeting(
-    vectors: Mapping[int, NDArray[np.float64]],
+    vectors: Mapping[int, Words],
     begun: Sequence[int],
     phases: Mapping[int, int | None],
     threshold: int,
@@ -168,7 +211,7 @@ def meeting(
     """One round of the protocol, message by message; the sum of the vectors that arrived.
 
     Args:
-        vectors: by client, what is to be summed; of clients lost before phase 3 none is needed.
+        vectors: by client, what is to be summed, in whole numbers; of clients lost before phase 3 none is needed.
         begun: the clients that take part at first.
         phases: by client, the phase in which it is lost, or None.
         threshold: how many must stay.
@@ -187,7 +230,7 @@ def meeting(
     arrived = {}
     for k in left(2):
         for_k = {sender: by_receiver[k] for sender, by_receiver in letters.items() if sender != k}
-        arrived[k] = members[k].masked(for_k, scale.whole(vectors[k]))
+        arrived[k] = members[k].masked(for_k, vectors[k])
     lost = set(letters) - set(arrived)
     revealed = [members[k].unmask(list(arrived), lost) for k in left(3)]
     return scale.real(total(arrived, list(letters), keys, revealed, threshold), len(arrived))

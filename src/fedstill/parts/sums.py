@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.loop import REFUSED
 from fedstill.core.method import Reply
-from fedstill.core.record import Carries
+from fedstill.core.record import Carries, fault
 from fedstill.core.turn import AnyMethod
 from fedstill.core.value import by_field
 from fedstill.parts.gather import Everyone, Remember, gather_of
@@ -101,6 +102,15 @@ def origin(upload: Any, down: Any) -> Tensor:
         base = down.weights[part.name] if carries is Carries.WEIGHTS else torch.zeros_like(part.like)
         pieces.append(base.detach().cpu().double().flatten())
     return torch.cat(pieces)
+
+
+def readable(replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
+    """The replies; one whose upload is not of the method's form, or not finite, is refused: it would spoil the sum."""
+    found = []
+    for reply in replies:
+        wrong = None if reply.error or reply.form is None else fault(reply.upload, reply.form)
+        found.append(replace(reply, upload=None, error=REFUSED + wrong) if wrong else reply)
+    return found
 
 
 def shared(replies: Sequence[Reply[Any]], mean: Tensor, samples: Sequence[float]) -> list[Reply[Any]]:
