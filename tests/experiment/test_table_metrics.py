@@ -125,3 +125,11 @@ def test_honest_clients_accuracy_is_told_from_everybodys() -> None:
     result.rows[0]["models"]["personal"]["accuracy_honest"] = 0.45
     assert (reading("personal", result, "personal"), reading("honest", result, "personal")) == (0.4, 0.45)
     assert reading("honest", run([0.5]), "active") is None
+
+
+def test_bytes_are_those_of_both_ways_and_all_rounds() -> None:
+    """Two rounds of 3 + 4 bytes down and 5 up: 24."""
+    result = run([0.1, 0.2])
+    for row in result.rows:
+        row["bytes"] = {"down": {"weights": 3, "labels": 4}, "up": {"weights": 5}}
+    assert reading("bytes", result, "active") == 24

@@ -42,8 +42,34 @@ GOOD: dict[str, dict[str, Any]] = {
         "kind": "task", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "kept": 0, "deadline": 9.0,
     },
     "exam": {"kind": "exam", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "deadline": 9.0},
+    "keys": {"kind": "keys", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "deadline": 9.0},
+    "shares": {
+        "kind": "shares", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "deadline": 9.0,
+        "keys": [[0, "ab" * 32, "cd" * 32]],
+    },
+    "masked": {
+        "kind": "masked", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "kept": 0,
+        "deadline": 9.0, "letters": [[1, "ef" * 93]],
+    },
+    "unmask": {
+        "kind": "unmask", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "deadline": 9.0,
+        "arrived": [0, 1], "kept": 0,
+    },
+    "keys given": {
+        "kind": "keys given", "run": "r", "run_id": ID, "round": 0, "client": 0, "site": "site-a",
+        "masking": "ab" * 32, "sealing": "cd" * 32,
+    },
+    "shares given": {
+        "kind": "shares given", "run": "r", "run_id": ID, "round": 0, "client": 0, "site": "site-a",
+        "letters": [[1, "ef" * 93]],
+    },
+    "unmask given": {
+        "kind": "unmask given", "run": "r", "run_id": ID, "round": 0, "client": 0, "site": "site-a",
+        "seeds": [[0, 1, "ab" * 32]], "masks": [],
+    },
 }  # fmt: skip
-DOOR = {kind: question if kind in ("enrol", "task", "exam") else answer for kind in GOOD}
+QUESTIONS = ("enrol", "task", "exam", "keys", "shares", "masked", "unmask")
+DOOR = {kind: question if kind in QUESTIONS else answer for kind in GOOD}
 WRONG: list[Any] = [
     True, -1, 10**10, 1.5, float("nan"), float("inf"), 1e308, "", "a\nb", "../etc", "os:abort", "x" * 10**7, [], [[]],
     {}, {"a": {"b": {}}}, ["\u0000"], [1e308] * 3, {"": -1},

@@ -10,8 +10,8 @@ from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedDyn
-from fedstill.methods.feddyn import Bend, Corrected
 from fedstill.parts.averaging import Broadcast
+from fedstill.parts.dynamic import Bend, Corrected
 from fedstill.parts.gather import Everyone, Update
 from fedstill.parts.losses import cross_entropy
 

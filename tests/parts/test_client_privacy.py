@@ -223,8 +223,3 @@ def test_a_model_with_counters_is_refused() -> None:
     plan = small_experiment(small_method("fedavg"), model="resnet11", wrappers=[{"name": "secure-sums"}])
     with pytest.raises(UsageError, match="num_batches_tracked is a counter"):
         stage(plan, Storage())
-
-
-def test_secure_sums_are_not_promised_where_a_hub_would_see_uploads() -> None:
-    with pytest.raises(UsageError, match="in a deployed run the hub would see every upload"):
-        experiment({**secure().plain(), "transport": "flower"})

@@ -9,12 +9,14 @@ import pytest
 
 from fedstill import cli
 from fedstill.core.errors import UsageError
+from fedstill.experiment.claims import Claim, Judgement, claims, compared
 from fedstill.experiment.leaderboard import leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, record_of
 from fedstill.experiment.reproduce import plan
 from fedstill.experiment.run import start
 from fedstill.report import leaderboard, result_pages
+from fedstill.report.claims import sentence
 from fedstill.report.ranks import cliques
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +148,61 @@ def test_a_page_that_says_something_else_than_the_records_is_found_and_mended(
         curves = {m: {k: [0.5 for _ in v] for k, v in c.items()} for m, c in record.curves.items()}
         other.add(replace(record, curves=curves) if record is first else record)
     assert result_pages.stale([page], other) == [page]
+
+
+def test_a_grid_has_rows_by_columns_of_one_metric(board: tuple[str, Archive]) -> None:
+    file, archive = board
+    lines = result_pages.made(f"grid {file} metric=wlp rows='fedavg|local'", archive).splitlines()
+    assert lines[0] == "A tiny board; WLP ↑ (%), 2 seeds"
+    assert lines[2] == "|  | α = 1 | α = 0.1 |"
+    worst = [r.curves["personal"]["wlp"][-1] for r in archive if r.cell == "tiny · local × α = 0.1"]
+    mean = 100 * sum(w for w in worst if w is not None) / 2
+    assert lines[-1].startswith("| local | ")
+    assert f"| {mean:.2f}" in lines[-1]
+    assert len(lines) == 6  # title, empty, head, rule, two rows
+    assert result_pages.made(f"grid {file}", Archive(archive.folder / "none")) == "No record of tiny yet."
+
+
+def test_rows_choose_the_claims_that_are_made_of_them(board: tuple[str, Archive]) -> None:
+    file, archive = board
+    assert "FedAvg is better than FedProx" in result_pages.made(f"claims {file} rows=fedavg", archive)
+    with pytest.raises(UsageError, match="makes no claim of local"):
+        result_pages.made(f"claims {file} rows=local", archive)
+
+
+def _judgement(differences: list[float]) -> Judgement:
+    claim = Claim("A over B", ("a",), ("b",), "better", ("amp",), ("x",), "every", 1, None)
+    statement = compared("a over b", dict(enumerate(differences)))
+    return Judgement(claim, statement.verdict, (statement,))
+
+
+def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
+    """Differences 1, 2, 3: p = .0371, held; −1, 0, 1: mean 0, not decided; none: not measured."""
+    held, open_, none = _judgement([1.0, 2.0, 3.0]), _judgement([-1.0, 0.0, 1.0]), _judgement([])
+    assert sentence([none]) == "Its paper's claim has not been measured here yet."
+    assert sentence([held]).startswith("Reaches its paper's claim here: A over B: held (mean difference 2 [")
+    assert sentence([held, none]).endswith("Not all of it has been measured yet.")
+    assert sentence([held, open_]).startswith("**Does not reach its paper's claim here.** A over B: not decided (")
+    assert sentence([held, open_]).count("A over B") == 1
+
+
+SECOND_WAVE = (
+    "fedntd", "fedlc", "feddyn", "fedproto", "fedtgp", "fedgh", "fml", "fedkd", "lg-fedavg", "ds-fl", "fedhkd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [*SECOND_WAVE, "dense", "co-boosting"])
+def test_a_methods_page_opens_with_its_verdict_and_shows_an_image_task_and_another(method: str) -> None:
+    blocks = (ROOT / "docs" / "methods" / f"{method}.md").read_text().split("\n\n")
+    assert blocks[1].startswith("<!-- results verdict ")
+    text = "\n\n".join(blocks)
+    preset = "leaderboard/board" if method in SECOND_WAVE else "oneshot/dense-coboosting"
+    columns = {c for claim in claims(preset, read_preset(preset).content) for c in claim.columns}
+    assert any("digits" in column for column in columns)
+    assert "heart disease, 4 hospitals" in columns
+    assert f"<!-- results table {preset}" in text
+    assert f"<!-- results claims {preset}" in text
+    assert "Typed, not made from records" not in text
 
 
 def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive]) -> None:

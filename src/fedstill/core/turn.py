@@ -48,6 +48,8 @@ class Wrapper(Value, ABC):
 
     once: ClassVar[bool] = False
     """True where every turn spends something: a site then answers a round once, or again with the same bits."""
+    together: ClassVar[bool] = False
+    """True where the server's half mixes all replies of a round: none can be read, or judged, by itself after it."""
 
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""

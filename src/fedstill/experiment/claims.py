@@ -11,7 +11,7 @@ their number; `most` holds where more than half hold, and fails where at least h
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -88,6 +88,8 @@ class Judgement:
     def evidence(self) -> str:
         """A line on what the verdict rests on."""
         seeds = {len(s.differences) for s in self.statements}
+        if seeds <= {0}:
+            return "no record yet"
         count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)}–{max(seeds)}" if seeds else "no"
         if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
             (low, high), mean = self.statements[0].interval, self.statements[0].mean
@@ -114,11 +116,18 @@ def claims(name: str, content: Mapping[str, Any]) -> list[Claim]:
     """A preset's claims, checked: every label and metric is one of the table."""
     rows = [row["label"] for row in content["rows"]]
     columns = [column["label"] for column in content["columns"]]
-    return [_claim(name, entry, rows, columns, content["metrics"]) for entry in content.get("claims", [])]
+    usual = list(content["metrics"])
+    known = {metric for column in content["columns"] for metric in column.get("metrics", usual)}
+    return [_claim(name, entry, rows, columns, usual, known) for entry in content.get("claims", [])]
 
 
 def _claim(
-    name: str, entry: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
+    name: str,
+    entry: Mapping[str, Any],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    metrics: Sequence[str],
+    known: Set[str],
 ) -> Claim:
     for key in entry:
         if key not in _KEYS:
@@ -131,7 +140,6 @@ def _claim(
     left = _labels(name, entry.get("left", ()), rows)
     right = tuple(label for label in _labels(name, entry.get("right", ()), rows) if label not in left)
     chosen = _labels(name, entry.get("columns", ("*",)), columns)
-    known = set(metrics)
     for metric in entry.get("metrics", metrics):
         if metric not in known:
             raise unknown(f"metric in a claim of {name}", metric, known)

@@ -31,7 +31,10 @@ _TURN = {"preset", "rows", "columns", "seeds", "rounds"}
 
 @dataclass(frozen=True)
 class Turn:
-    """Cells that come next: of a preset, by labels, for these seeds; `rounds` instead of the preset's."""
+    """Cells that come next: of a preset, by labels; `rounds` instead of the preset's.
+
+    `seeds` are counted from the preset's first: (1, 2) are its first two.
+    """
 
     preset: str
     rows: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ def wanted(order: Sequence[Turn], archive: Archive, out: Path) -> Iterator[Asked
 def _runs(preset: Preset, entry: Entry, turn: Turn) -> Iterator[Asked]:
     cell = f"{preset.name} · {entry.cell.row} × {entry.cell.column}"
     for asked, job in zip(entry.plans, entry.jobs, strict=False):
-        if job.plan.seed in turn.seeds:
+        if job.plan.seed - preset.first_seed + 1 in turn.seeds:
             student = asked if preset.kind in STUDENTS and entry.cell.model == "student" else None
             yield Asked(job, cell, student)
 

@@ -134,7 +134,8 @@ def _entry(preset: Preset, cell: Cell, out: Path, seeds: int, rounds: int | None
         if metric not in passes.METRICS:
             check(metric)
     try:
-        plans = tuple(experiment({**settings, "seed": seed}) for seed in range(1, seeds + 1))
+        first = preset.first_seed
+        plans = tuple(experiment({**settings, "seed": seed}) for seed in range(first, first + seeds))
         made = [teacher_plan(one) if preset.kind in STUDENTS else one for one in plans]
     except FedstillError as error:
         raise UsageError(f"{preset.name}, {cell.row!r} × {cell.column!r}: {error}") from None

@@ -7,6 +7,7 @@ global_logits, client_logits  accuracy of the fused logits (27), mean of the cli
 rounds_to:0.85              first round with that accuracy on the global test
 rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
 fluctuation                 mean change of AMP from one examined round to the next, second half (FedKF, robustness)
+bytes                       bytes both ways, of all clients, in all rounds
 bytes_to:0.85, bytes_to:fedavg  bytes both ways, of all clients, until that accuracy, or FedAvg's last AMP, is reached
 rounds_to:identified        first round from which on exactly the malicious are shut out
 seconds, slowdown           of all rounds without evaluation; over FedAvg's (FedKF X)
@@ -27,8 +28,8 @@ from fedstill.experiment.result import Result
 
 REPORTED = {metric.key: metric for metric in (*METRICS, ATTACK_SUCCESS)}
 PLAIN = (
-    *REPORTED, "fluctuation", "personal", "honest", "precision", "recall", "client_logits", "global_logits", "seconds",
-    "slowdown", "speedup", "time_speedup",
+    *REPORTED, "fluctuation", "personal", "honest", "precision", "recall", "client_logits", "global_logits", "bytes",
+    "seconds", "slowdown", "speedup", "time_speedup",
 )  # fmt: skip
 RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
 """Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
@@ -68,6 +69,8 @@ def described(metric: str) -> Shown:
         if head == "bytes_to":
             return Shown(metric, f"sent to reach {goal}", unit="MB", factor=1e-6, direction=-1, digits=1, limits=None)
         return Shown(metric, f"rounds to {goal}", unit="rounds", factor=1, direction=-1, digits=1, limits=None)
+    if metric == "bytes":
+        return Shown(metric, "sent", unit="MB", factor=1e-6, direction=-1, limits=None)
     if metric == "fluctuation":
         return Shown(metric, "fluctuation of AMP", direction=-1, limits=None)
     if head in ("seconds", "seconds_to"):
@@ -123,6 +126,8 @@ def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] 
     if head == "rounds_to":
         name, accuracy = which(result, model)
         return _or_beyond(result, result.rounds_to(name, accuracy, float(tail)))
+    if metric == "bytes":
+        return _sent(result, len(result.rows))
     if metric == "fluctuation":
         return fluctuation(result.curve(which(result, model)[0], "amp"))
     if head == "bytes_to":

@@ -3,8 +3,8 @@
 A message is a head and, where it carries tensors, a body. The head is JSON, one of the types below: every field is
 typed and bounded, nothing else is let in. The body is the bytes of a record (a download, an upload, models to be
 examined). The hub writes `Enrol`, `Task` and `ExamRequest`; a site answers with `Enrolled`, `Work`, `Marks`, or a
-`Refusal` that says why not. Every answer names its run, round and site, so that one to another question is never taken
-for it.
+`Refusal` that says why not. Where only sums may be seen, `KeysAsked`, `SharesAsked` and `UnmaskAsked` come around a
+`MaskedTask`. Every answer names its run, round and site, so that one to another question is never taken for it.
 """
 
 import re
@@ -29,6 +29,8 @@ RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,64}$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,120}$")]
 Label = Annotated[str, StringConstraints(min_length=0, max_length=120)]
+Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2}){16,128}$")]
+"""A key, a share or a sealed letter."""
 Line = Annotated[str, StringConstraints(max_length=400)]
 Text = Annotated[str, StringConstraints(max_length=LARGEST_HEAD)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -150,6 +152,90 @@ class Work(_Head):
     seconds: Seconds
 
 
+class KeysAsked(_Head):
+    """Secure sums, phase 0: a round begins, which public keys has the site in it?"""
+
+    kind: Literal["keys"] = "keys"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    setting: Text
+    deadline: Seconds
+
+
+class KeysGiven(_Head):
+    """A site's public keys for one round: for masks, and for sealed letters."""
+
+    kind: Literal["keys given"] = "keys given"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    site: Name
+    masking: Hex
+    sealing: Hex
+
+
+class SharesAsked(_Head):
+    """Secure sums, phase 1: everybody's keys; which shares of its secrets does the site give to whom?"""
+
+    kind: Literal["shares"] = "shares"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    setting: Text
+    deadline: Seconds
+    keys: Many[tuple[Client, Hex, Hex]]
+
+
+class SharesGiven(_Head):
+    """By receiver, a site's sealed letters."""
+
+    kind: Literal["shares given"] = "shares given"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    site: Name
+    letters: Many[tuple[Client, Hex]]
+
+
+class MaskedTask(Task):
+    """Secure sums, phase 2: a turn whose upload is to be masked; by sender, the sealed letters for this site."""
+
+    kind: Literal["masked"] = "masked"  # type: ignore[assignment]
+    letters: Many[tuple[Client, Hex]]
+
+
+class UnmaskAsked(_Head):
+    """Secure sums, phase 3: whose vectors arrived; of these the shares of seeds are wanted, of the others of keys."""
+
+    kind: Literal["unmask"] = "unmask"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    setting: Text
+    deadline: Seconds
+    arrived: Many[Client]
+    kept: Round
+
+
+class UnmaskGiven(_Head):
+    """By owner, its share's number and bytes: of seeds, and of the keys of those who were lost."""
+
+    kind: Literal["unmask given"] = "unmask given"
+    run: Name
+    run_id: RunId
+    round: Round
+    client: Client
+    site: Name
+    seeds: Many[tuple[Client, Count, Hex]]
+    masks: Many[tuple[Client, Count, Hex]]
+
+
 class ExamRequest(_Head):
     """The models in the body are to be tested on the site's local test."""
 
@@ -213,8 +299,10 @@ class Models:
 
 
 Head = TypeVar("Head", bound=_Head)
-Question = Enrol | Task | ExamRequest
-Answer = Enrolled | Work | Marks | Refusal
+SumQuestion = KeysAsked | SharesAsked | UnmaskAsked
+SumAnswer = KeysGiven | SharesGiven | UnmaskGiven
+Question = Enrol | Task | MaskedTask | ExamRequest | SumQuestion
+Answer = Enrolled | Work | Marks | SumAnswer | Refusal
 _questions: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
 _answers: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 

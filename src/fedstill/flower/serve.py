@@ -26,6 +26,7 @@ from fedstill.flower.enrolment import checksum, deployable, misnamed, odd_ones, 
 from fedstill.flower.messages import Marks, checked_name
 from fedstill.flower.post import Post
 from fedstill.flower.roster import Remembered, Roster
+from fedstill.flower.sums_hub import summed
 from fedstill.flower.transport import FlowerTransport
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -170,7 +171,8 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
         folder.write("sites.json", {site: known.data for site, known in roster.remembered.items()})
         write(path / "setting.json", setting.text().encode())
     teller = Telling(setting, tell)
-    link = FlowerTransport(post, setting, plan.method, Shelf("clients", ready.env.storage), roster, teller.note)
+    states = Shelf("clients", ready.env.storage)
+    link = FlowerTransport(post, setting, plan.method, states, roster, teller.note, summed(plan))
     result = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, teller)
     _models(result, plan, ready, folder)
     return result

@@ -47,6 +47,8 @@ from fedstill.flower.messages import (
     Models,
     Question,
     Refusal,
+    SumAnswer,
+    SumQuestion,
     Task,
     Work,
     question,
@@ -55,6 +57,7 @@ from fedstill.flower.messages import (
 from fedstill.flower.once import only_once
 from fedstill.flower.policy import Policy
 from fedstill.flower.runbook import RunBook, RunFolder, States, agreed_part, digest
+from fedstill.flower.sums_site import Meetings, sums_of
 
 Answered = tuple[bytes, bytes | None]
 """An answer's head, and its body where it has one."""
@@ -102,6 +105,7 @@ class Site:
         self.report = report
         self.audit = AuditLog(state / "audit.jsonl")
         self.fingerprint = fingerprint(self.own, secret_of(state))
+        self.meetings = Meetings()
         self.scenes: dict[str, Scene] = {}
         warm_up()
 
@@ -122,6 +126,8 @@ class Site:
                         return self.work(asked, body)
                     case ExamRequest():
                         return self.examine(asked, body).dumps(), None
+                    case _:
+                        return self.meet(asked).dumps(), None
         except Exception as error:
             why = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
             return self.refusal(asked, why), None
@@ -189,16 +195,25 @@ class Site:
         down = None if body is None else record.loads(body)
         party = Party(scene.train, scene.plan.wrappers)
         state, upload = turn(scene.method, env, party, states.before(asked.round), down)
-        sent = record.dumps(upload)
+        sums = sums_of(scene.plan)
+        sent = record.dumps(upload if sums is None else self.meetings.masked(sums, env, asked, state, upload))
         if len(sent) > self.policy.turn_bytes:
             raise UsageError(f"an upload of {len(sent)} bytes: this site's policy allows {self.policy.turn_bytes}")
-        states.put(asked.round, state, needed=asked.kept)
+        if sums is None:
+            states.put(asked.round, state, needed=asked.kept)
         spent = time.perf_counter() - began
         last = max(book.turns, asked.round + 1)
         folder.write(replace(book, turns=last, seconds=book.seconds + spent, bytes=book.bytes + len(sent)))
         self.report(f"run {asked.run}: round {asked.round + 1} took {spent:.2f} s")
         self.audit.write("sent", run=asked.run, round=asked.round + 1, bytes=len(sent), seconds=round(spent, 3))
         return Work(**self._to(asked), seconds=spent).dumps(), sent
+
+    def meet(self, asked: SumQuestion) -> SumAnswer:
+        """Secure sums: keys, shares, and at the end the shares that unmask the sum."""
+        folder, book, scene = self._opened(asked)
+        folder.write(book)
+        self.audit.write("secure sums", run=asked.run, round=asked.round + 1, asked=asked.kind)
+        return self.meetings.answer(scene.plan, asked, folder.path, self._to(asked))
 
     def examine(self, asked: ExamRequest, body: bytes | None) -> Marks:
         """Test models on the site's local test: only counts leave it."""
@@ -235,13 +250,13 @@ class Site:
             own=right.get("personal") if has_own else None, classes=classes,
         )  # fmt: skip
 
-    def _to(self, asked: Task | ExamRequest) -> dict[str, Any]:
+    def _to(self, asked: Task | ExamRequest | SumQuestion) -> dict[str, Any]:
         """The fields by which an answer names its question."""
         return {
             "run": asked.run, "run_id": asked.run_id, "round": asked.round, "client": asked.client, "site": self.name,
         }  # fmt: skip
 
-    def _opened(self, asked: Task | ExamRequest) -> tuple[RunFolder, RunBook, Scene]:
+    def _opened(self, asked: Task | ExamRequest | SumQuestion) -> tuple[RunFolder, RunBook, Scene]:
         """The run's folder, its book with this question's setting, and the scene."""
         folder = RunFolder(self.state, asked.run, asked.run_id)
         book = folder.read()

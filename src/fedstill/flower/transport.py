@@ -5,7 +5,7 @@ is named, and after `quarantine` failures in a row left out for the rest of the 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -18,7 +18,17 @@ from fedstill.core.shelf import Shelf
 from fedstill.core.turn import received
 from fedstill.experiment.setting import Setting
 from fedstill.flower.caps import outsized
-from fedstill.flower.messages import ExamRequest, Marks, Models, Refusal, Task, Work, answer
+from fedstill.flower.messages import (
+    ExamRequest,
+    Marks,
+    Models,
+    Refusal,
+    SumAnswer,
+    SumQuestion,
+    Task,
+    Work,
+    answer,
+)
 from fedstill.flower.post import AWAY, GONE, Collected, Post
 from fedstill.flower.roster import LARGEST, POLL, Roster
 
@@ -26,8 +36,9 @@ SPARE = 16 << 20
 """An upload may be this many bytes larger than it should be before it is left where it is."""
 LOOK = 2.0
 """Seconds between two looks whether the sites asked are still there."""
-Asked = Task | ExamRequest
-Bodies = list[tuple[bytes, list[int]]]
+Asked = Task | ExamRequest | SumQuestion
+Given = Work | Marks | SumAnswer
+Bodies = Sequence[tuple[bytes | None, list[int]]]
 """What is sent along: each body with the clients that get it."""
 
 
@@ -43,8 +54,12 @@ class NotAsked(FedstillError):
 class Heard:
     """A site's answer: its head, and its body where it has one."""
 
-    head: Work | Marks
+    head: Given
     body: bytes | None
+
+
+Sums = Callable[["FlowerTransport", Env, Mapping[int, Any]], list[Reply[Any]]]
+"""A round in which the hub is to see sums only (`sums_hub`)."""
 
 
 class FlowerTransport:
@@ -58,8 +73,10 @@ class FlowerTransport:
         states: Shelf,
         roster: Roster,
         note: Callable[[str], None] = lambda text: None,
+        sums: "Sums | None" = None,
     ) -> None:
         self.post = post
+        self.sums = sums
         self.setting = setting
         self.plan = setting.plan
         self.method = method
@@ -77,27 +94,23 @@ class FlowerTransport:
         """Give every site its download; who has not answered by the deadline is missing."""
         if all(self._left_out(k) for k in range(len(self.setting.sites))):
             raise RunError("all sites are in quarantine; see metrics.jsonl for why each was missing")
-        every = self.plan.checkpoint_every
-        kept = max(0, (env.round // every - 1) * every)
-        questions = {k: Task(**self._common(env, k), setting=self.text, kept=kept) for k in downs}
-        groups: dict[int, list[int]] = {}  # most methods send all clients the same: then it is written once
-        for k, down in downs.items():
-            groups.setdefault(id(down), []).append(k)
-        bodies = [(record.dumps(downs[ks[0]]), ks) for ks in groups.values()]
+        if self.sums is not None:
+            return self.sums(self, env, downs)
+        questions = {k: Task(**self.common(env, k), kept=self.kept(env)) for k in downs}
         form = record.size(self.method.template(env.at(env.round, next(iter(downs))))) if downs else 0
-        answers = self._ask(env, questions, bodies, Work, "train", 2 * form + SPARE)
+        answers = self.ask(env, questions, written(downs), Work, "train", 2 * form + SPARE)
         self.busy = {k for k, found in answers.items() if isinstance(found, Late)}
         replies = [self._reply(env, k, answers[k]) for k in downs]
         wrong = self._wrong(env, downs, replies)
-        self._judge(wrong, {k for k in downs if not isinstance(answers[k], NotAsked)})
+        self.judge(wrong, {k for k in downs if not isinstance(answers[k], NotAsked)})
         return [replace(r, upload=None, error=wrong[r.client]) if r.client in wrong else r for r in replies]
 
     def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
         """Every site's marks for these models, and for its own; sites that do not answer are left out."""
         everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy]
-        questions = {k: ExamRequest(**self._common(env, k), setting=self.text) for k in everyone}
-        bodies = [(record.dumps(Models(models)), everyone)]
-        answers = self._ask(env, questions, bodies, Marks, "evaluate", LARGEST)
+        questions = {k: ExamRequest(**self.common(env, k)) for k in everyone}
+        bodies: Bodies = [(record.dumps(Models(models)), everyone)]
+        answers = self.ask(env, questions, bodies, Marks, "evaluate", LARGEST)
         marks = {}
         for k, found in answers.items():
             wrong = self._misfit(k, found.head, models) if isinstance(found, Heard) else None
@@ -110,9 +123,15 @@ class FlowerTransport:
     def close(self) -> None:
         """Nothing to stop: sites serve the next run."""
 
-    def _common(self, env: Env, k: int) -> dict[str, Any]:
-        run = {"run": self.setting.run, "run_id": self.setting.run_id}
+    def common(self, env: Env, k: int) -> dict[str, Any]:
+        """What every question to a client has in it."""
+        run = {"run": self.setting.run, "run_id": self.setting.run_id, "setting": self.text}
         return {**run, "round": env.round, "client": k, "deadline": float(self.plan.deadline)}
+
+    def kept(self, env: Env) -> int:
+        """The round that the hub will not go back behind."""
+        every = self.plan.checkpoint_every
+        return max(0, (env.round // every - 1) * every)
 
     def _misfit(self, k: int, marks: Any, models: Mapping[str, Any]) -> str | None:
         """What is wrong with marks that are of the right form."""
@@ -132,13 +151,16 @@ class FlowerTransport:
 
     def _wrong(self, env: Env, downs: Mapping[int, Any], replies: list[Reply[Any]]) -> dict[int, str]:
         """The clients whose replies cannot be used, and why: no answer, another form, far too large an update."""
-        good, wrong = admit(self.method, env, received(self.plan.wrappers, env, replies))
+        forms = {k: self.method.template(env.at(env.round, k)) for k in downs}
+        known = [replace(r, down=downs[r.client], form=forms[r.client]) for r in replies]
+        alone = [wrapper for wrapper in self.plan.wrappers if not wrapper.together]
+        good, wrong = admit(self.method, env, received(alone, env, known))
         large = outsized({r.client: (r.upload, downs[r.client]) for r in good}, self.plan.largest_update)
         for k, why in large.items():
             self.note(f"round {env.round + 1}: site {self.setting.sites[k]}: {why}")
         return {**wrong, **{k: f"refused: {why}" for k, why in large.items()}}
 
-    def _judge(self, wrong: Mapping[int, str], asked: set[int]) -> None:
+    def judge(self, wrong: Mapping[int, str], asked: set[int]) -> None:
         """Count failures in a row, and say which sites are left out from now on."""
         for k in sorted(asked):
             self.failures[k] = self.failures[k] + 1 if k in wrong else 0
@@ -146,14 +168,8 @@ class FlowerTransport:
                 site, times = self.setting.sites[k], self.failures[k]
                 self.note(f"site {site} is in quarantine after {times} failures: {wrong[k]}")
 
-    def _ask(
-        self,
-        env: Env,
-        questions: Mapping[int, Asked],
-        bodies: Bodies,
-        kind: type[Work] | type[Marks],
-        name: str,
-        limit: int,
+    def ask(
+        self, env: Env, questions: Mapping[int, Asked], bodies: Bodies, kind: type[Given], name: str, limit: int
     ) -> dict[int, Heard | FedstillError]:
         """Send and collect: for each client the answer, of the right kind and to this very question, or an error."""
         until = time.monotonic() + self.plan.deadline
@@ -182,7 +198,7 @@ class FlowerTransport:
         late = Late(f"no answer within {self.plan.deadline:g} s")
         return {k: answers.get(k, late) for k in questions}
 
-    def _checked(self, collected: Collected, asked: Asked, kind: type[Work] | type[Marks]) -> Heard | FedstillError:
+    def _checked(self, collected: Collected, asked: Asked, kind: type[Given]) -> Heard | FedstillError:
         """The answer to this question, or what is wrong with what came instead."""
         if isinstance(collected, FedstillError):
             return collected
@@ -215,6 +231,14 @@ class FlowerTransport:
             except FedstillError as error:
                 found = FedstillError(f"refused: {error}")
         return Reply(k, env.sizes[k], None, error=str(found))
+
+
+def written(downs: Mapping[int, Any]) -> Bodies:
+    """The downloads' bytes with the clients that get them: most methods send all the same, which is written once."""
+    groups: dict[int, list[int]] = {}
+    for k, down in downs.items():
+        groups.setdefault(id(down), []).append(k)
+    return [(record.dumps(downs[ks[0]]), ks) for ks in groups.values()]
 
 
 class _Sending:

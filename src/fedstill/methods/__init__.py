@@ -36,6 +36,7 @@ from fedstill.methods.fedntd import FedNTD
 from fedstill.methods.fedproto import FedProto
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedrad import FedRAD
+from fedstill.methods.fedsteady import FedSteady
 from fedstill.methods.fedtgp import FedTGP
 from fedstill.methods.fedtkd import FedTKD
 from fedstill.methods.fml import FML
@@ -76,6 +77,7 @@ __all__ = [
     "FedProto",
     "FedProx",
     "FedRAD",
+    "FedSteady",
     "FedTGP",
     "FedTKD",
     "LGFedAvg",

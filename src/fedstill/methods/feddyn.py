@@ -1,61 +1,24 @@
 """FedDyn: every client's loss is bent, round by round, so that all local optima become the global one.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization. ICLR 2021.
-Client gradients and the server's h are kept divided by α: g_k = α d_k, h = α s. So α may be 0.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
-import torch
-
-from fedstill.core.method import Env, Reply, methods
-from fedstill.core.record import State, record
-from fedstill.core.value import setting
+from fedstill.core.method import Env, methods
 from fedstill.data.samples import Samples
-from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.gather import Update, mean
-from fedstill.parts.learner import parameter_names
+from fedstill.parts.averaging import Broadcast
+from fedstill.parts.dynamic import Bend, Dynamic, blank, turned
+from fedstill.parts.gather import Update
 from fedstill.parts.losses import cross_entropy
-
-
-@record
-class Corrected(Global):
-    """The server's state: θ, what the gather remembers, and s = h/α, one number for each parameter."""
-
-    correction: State
-
-
-@record
-class Bend:
-    """What stays on a client: d_k = ∇L_k(θ_k)/α as far as its turns tell (zero at first), and what the gather keeps."""
-
-    gradient: State
-    kept: Any
 
 
 @methods.register("feddyn")
 @dataclass(frozen=True)
-class FedDyn(Averaging):
+class FedDyn(Dynamic):
     """Algorithm 1: min L_k(θ) − ⟨∇L_k(θ_k), θ⟩ + α/2 ‖θ − θ_t‖² on the clients, θ = mean − h/α on the server."""
 
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
-    private_learners = 1
-    alpha: float = setting(0.01, ge=0, doc="strength of the regularisation (α); 0: FedAvg")
-    weighting: Literal["clients", "samples"] = setting(
-        "clients", doc="every client counts the same, as in the paper, or by its samples, as in FedAvg"
-    )
-    max_norm: float | None = setting(None, gt=0, doc="clip a step's gradient to this length (the authors' code: 10)")
-
-    def mixing(self) -> str | None:
-        """Clipping is of the whole batch's gradient."""
-        return None if self.max_norm is None else f"max_norm = {self.max_norm:g}"
-
-    def init_server(self, env: Env) -> Corrected:
-        """θ⁰; h = 0."""
-        first = super().init_server(env)
-        return Corrected(first.weights, first.memory, blank(env))
 
     def init_client(self, env: Env) -> Bend:
         """∇L_k = 0."""
@@ -64,38 +27,9 @@ class FedDyn(Averaging):
     def client(self, env: Env, state: Bend, down: Broadcast, data: Samples) -> tuple[Bend, Update]:
         """Steps along ∇L_k + α (θ − θ_t − d_k); then d_k ← d_k − (θ_k − θ_t)."""
         learner = self.learner(env, env.module(down.weights))
-        anchor = [p.detach() + state.gradient[n].to(env.device) for n, p in learner.module.named_parameters()]
+        anchor = self.anchor(env, learner, state)
         for x, y in self.batches(env, data, learner.module):
-            with torch.no_grad():
-                drift = torch._foreach_sub(learner.parameters, anchor) if self.alpha else None
-            if self.max_norm is None:
-                learner.step(cross_entropy(learner(x), y), shift=drift, pull=self.alpha)
-                continue
-            gradients = torch.autograd.grad(cross_entropy(learner(x), y), learner.parameters)
-            bent = gradients if drift is None else torch._foreach_add(gradients, drift, alpha=self.alpha)
-            length = torch.nn.utils.get_total_norm(bent)
-            learner.apply(torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))))
+            self.bent_step(learner, anchor, cross_entropy(learner(x), y))
         weights = learner.weights
         kept, upload = self.gather.outgoing(env, state.kept, weights)
-        return Bend({n: d - (weights[n] - down.weights[n]) for n, d in state.gradient.items()}, kept), upload
-
-    def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
-        """s ← s − Σ_{k active} share_k (θ_k − θ), shares of all clients; θ ← mean of the active θ_k − s."""
-        assert isinstance(server, Corrected)
-        memory, kept = self.gather.gather(env, server.memory, replies)
-        if not kept:
-            return Corrected(server.weights, memory, server.correction)
-        counts = [float(r.samples) if self.weighting == "samples" else 1.0 for r in kept]
-        active = mean([r.upload.weights for r in kept], counts)
-        if not self.alpha:  # h stays 0
-            return Corrected(active, memory, server.correction)
-        share = sum(counts) / (sum(env.sizes) if self.weighting == "samples" else env.clients)
-        correction = {n: s - share * (active[n] - server.weights[n]) for n, s in server.correction.items()}
-        weights = {n: w - correction[n] if n in correction else w for n, w in active.items()}
-        return Corrected(weights, memory, correction)
-
-
-def blank(env: Env) -> State:
-    """A zero for each of the global model's parameters."""
-    form = env.form()
-    return {name: torch.zeros_like(form[name]) for name in parameter_names(env)}
+        return Bend(turned(state, weights, down.weights), kept), upload

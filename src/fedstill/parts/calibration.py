@@ -14,6 +14,18 @@ def margins(counts: Tensor, tau: float) -> Tensor:
     return tau * counts.double().pow(-0.25).float() if tau else torch.zeros(len(counts))
 
 
+def log_shares(counts: Tensor, tau: float, smoothing: float) -> Tensor:
+    """τ log((1 − s) n_c/n + s/C) of each class, s the `smoothing`: what calibration adds to the logits.
+
+    A class the client lacks keeps the share s/C: it is pushed away less, but it is not silenced.
+
+    >>> log_shares(torch.tensor([3, 1, 0, 0]), 1.0, 0.5).exp().tolist()           # ½ of ¾, ¼, 0, 0, and ⅛ each
+    [0.5, 0.25, 0.125, 0.125]
+    """
+    shares = counts.double() / counts.sum().clamp_min(1)
+    return (tau * ((1 - smoothing) * shares + smoothing / len(counts)).log()).float()
+
+
 def calibrated_cross_entropy(logits: Tensor, y: Tensor, margin: Tensor, others_only: bool = False) -> Tensor:
     """−log of e^(f_y − Δ_y) / Σ_c e^(f_c − Δ_c), mean over the batch; classes of infinite margin take no part.
 

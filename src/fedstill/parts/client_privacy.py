@@ -34,6 +34,7 @@ from fedstill.parts.sums import counters, not_sums, origin, readable, rebuilt, s
 class PrivateClients(Wrapper):
     """(ε, δ)-differential privacy for each client as a whole: clipped uploads, Gaussian noise on their sum."""
 
+    together = True
     epsilon: float | None = setting(None, gt=0, doc="ε that the whole run may cost a client; none: no limit")
     delta: float = setting(1e-5, gt=0, lt=1, doc="δ: below 1 over the number of clients")
     clip: float = setting(1.0, gt=0, doc="norm that what a client sends is clipped to")

@@ -14,6 +14,7 @@ __all__ = [
     "decaying",
     "entropy_weight",
     "kl",
+    "kl_each",
     "one_hot",
     "relation_gap",
     "relational",
@@ -27,9 +28,14 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
     >>> kl(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0]])).item()
     0.0
     """
-    a = log_softmax(teacher / temperature, dim=-1)
-    b = log_softmax(student / temperature, dim=-1)
-    return (a.exp() * (a - b)).sum(-1).mean() * temperature**2
+    return kl_each(teacher / temperature, student / temperature).mean() * temperature**2
+
+
+def kl_each(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher ‖ student) of logits, sample by sample: Σ a·log(a/b)."""
+    a = log_softmax(teacher, dim=-1)
+    b = log_softmax(student, dim=-1)
+    return (a.exp() * (a - b)).sum(-1)
 
 
 def one_hot(logits: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 Numbers become whole numbers (`bits` of them over ±`limit`), are masked as in `parts.secrecy`, summed, and turned back.
 In the simulator all parties are in one place: the messages of all phases are made and read as they would be between
-machines, with clients that are lost in any phase.
+machines, with clients that are lost in any phase. Deployed, the hub and the sites play their parts (`flower.sums_hub`,
+`flower.sums_site`), and what comes here is the mean already.
 """
 
 import math
@@ -23,6 +24,9 @@ from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
 from fedstill.core.value import setting
 from fedstill.parts.secrecy import PHASES, Member, TooFew, Words, total
 from fedstill.parts.sums import counters, not_sums, readable, shared, summing, vector
+
+MOST_MEMBERS = 255
+"""Shares of a secret are numbered by one byte."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class SecureSums(Wrapper):
     """The server sees sums only: masked uploads, with a threshold below which a round is given up."""
 
     once = True
+    together = True
     threshold: float = setting(2 / 3, gt=0.5, le=1, doc="share of the round's clients that must stay to the end")
     limit: float = setting(32.0, gt=0, doc="largest number that can be sent")
     by_samples: bool | None = setting(
@@ -103,6 +108,8 @@ class SecureSums(Wrapper):
 
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "SecureSums":
         """Whether clients count by samples is the method's affair."""
+        if (self.active or active) > MOST_MEMBERS:
+            raise UsageError(f"active = {self.active or active}: secure sums are of at most {MOST_MEMBERS} clients")
         alike = method.server_sums != "samples" if self.by_samples is None else not self.by_samples
         return replace(self, by_samples=not alike, active=self.active or active)
 
@@ -118,8 +125,8 @@ class SecureSums(Wrapper):
         return {f.name: effect for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
 
     def deployed(self) -> "SecureSums":
-        """Not yet: a site would send its upload as it is."""
-        raise UsageError("wrappers = secure-sums: simulated only; in a deployed run the hub would see every upload")
+        """Every site masks what it sends."""
+        return replace(self, apart=True)
 
     def uploads(self, upload: type) -> type:
         """Deployed, masked numbers leave."""

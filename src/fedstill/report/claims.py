@@ -41,3 +41,16 @@ def markdown(judgements: Sequence[Judgement]) -> str:
     """A Markdown table of claims."""
     rows = [f"| {MARKS[j.verdict]} {j.verdict} | {j.claim.text} | {j.evidence} |" for j in judgements]
     return "\n".join(["| verdict | claim | evidence |", "|---|---|---|", *rows])
+
+
+def sentence(judgements: Sequence[Judgement]) -> str:
+    """A page's first line on its claims: reached, not reached, or not measured; a claim not reached is named."""
+    measured = [j for j in judgements if any(len(s.differences) > 1 for s in j.statements)]
+    if not measured:
+        return "Its paper's claim has not been measured here yet."
+    missed = [j for j in measured if j.verdict != "held"]
+    said = "; ".join(f"{j.claim.text}: {j.verdict} ({j.evidence})" for j in missed or measured)
+    if missed:
+        return f"**Does not reach its paper's claim here.** {said}."
+    rest = "" if len(measured) == len(judgements) else " Not all of it has been measured yet."
+    return f"Reaches its paper's claim here: {said}.{rest}"

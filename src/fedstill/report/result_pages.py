@@ -4,7 +4,9 @@
     …                                     written by `fedstill results pages`
     <!-- end of results -->
 
-A marker names what stands there: `table` or `claims` of a preset, for chosen columns and at a round, or `leaderboard`.
+A marker names what stands there: `table`, `grid` (one metric, rows by columns), `claims` or `verdict` (one line on the
+claims) of a preset, for chosen rows and columns (`rows="a|b"`) and at a round, or `leaderboard`. Rows choose the claims
+that are made of them.
 """
 
 import re
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from fedstill.core.errors import UsageError, unknown
 from fedstill.experiment import leaderboard as boards
-from fedstill.experiment.claims import claims, judged
+from fedstill.experiment.claims import Judgement, claims, judged
 from fedstill.experiment.presets import Preset, read_preset
 from fedstill.experiment.records import Archive
 from fedstill.experiment.reproduce import Number, numbers, plan, recorded
@@ -23,6 +25,7 @@ from fedstill.report import claims as claim_tables
 from fedstill.report import leaderboard, paper_table
 
 SEEDS = 3
+OPTIONS = ("rows", "columns", "rounds", "metric")
 _BLOCK = re.compile(
     r"(^<!-- results (?P<words>[^\n]*?) -->\n)(?P<text>.*?)(^<!-- end of results -->)", re.DOTALL | re.M
 )
@@ -44,7 +47,9 @@ def made(words: str, archive: Archive) -> str:
     kind, *rest = shlex.split(words)
     makers: dict[str, Callable[[Preset, Mapping[str, str], Archive], str]] = {
         "table": _table,
+        "grid": _grid,
         "claims": _claims,
+        "verdict": _verdict,
         "leaderboard": _leaderboard,
     }
     if kind not in makers:
@@ -52,20 +57,22 @@ def made(words: str, archive: Archive) -> str:
     options = dict(word.split("=", 1) for word in rest if "=" in word)
     names = [word for word in rest if "=" not in word] or ["leaderboard/board"]
     for name in options:
-        if name not in ("columns", "rounds"):
-            raise unknown("option of a results marker", name, ("columns", "rounds"))
+        if name not in OPTIONS:
+            raise unknown("option of a results marker", name, OPTIONS)
     return makers[kind](read_preset(names[0]), options, archive)
 
 
-def table_numbers(preset: Preset, archive: Archive, columns: Sequence[str], rounds: int | None) -> list[Number]:
-    """A preset's numbers from the records alone, with all seeds there are."""
-    entries = plan(preset, Path("."), seeds=SEEDS, rounds=rounds, columns=columns)
+def table_numbers(
+    preset: Preset, archive: Archive, rows: Sequence[str], columns: Sequence[str], rounds: int | None
+) -> list[Number]:
+    """A preset's numbers from the records alone, with all seeds there are; no rows or columns named: all of them."""
+    entries = plan(preset, Path("."), seeds=SEEDS, rounds=rounds, rows=rows, columns=columns)
     return numbers(*recorded(entries, archive), {})
 
 
-def _chosen(options: Mapping[str, str]) -> tuple[list[str], int | None]:
-    columns = [name for name in options.get("columns", "").split("|") if name]
-    return columns, int(options["rounds"]) if "rounds" in options else None
+def _chosen(options: Mapping[str, str]) -> tuple[list[str], list[str], int | None]:
+    rows, columns = ([name for name in options.get(key, "").split("|") if name] for key in ("rows", "columns"))
+    return rows, columns, int(options["rounds"]) if "rounds" in options else None
 
 
 def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
@@ -100,9 +107,45 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Sequ
     return "\n".join(lines)
 
 
+def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
+    """Rows by columns, of one metric (the preset's first, where none is named); what has no record is a dash."""
+    metric = options.get("metric", preset.content["metrics"][0])
+    found = [n for n in table_numbers(preset, archive, *_chosen(options)) if n.metric == metric]
+    if not any(n.ours for n in found):
+        return f"No record of {preset.name} yet."
+    columns = list(dict.fromkeys(n.column for n in found))
+    seeds = sorted({len(n.ours) for n in found if n.ours})
+    head = (
+        f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
+    )
+    lines = [head, "", "| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
+    cells = {(n.row, n.column): paper_table.ours(n) for n in found if n.ours}
+    for row in dict.fromkeys(n.row for n in found):
+        lines.append("| " + " | ".join([row, *(cells.get((row, column), "–") for column in columns)]) + " |")
+    return "\n".join(lines)
+
+
+def _judged(preset: Preset, options: Mapping[str, str], archive: Archive) -> list[Judgement]:
+    """The preset's claims, of these rows and about these columns where some are named, each with its verdict."""
+    rows, columns, rounds = _chosen(options)
+    wanted = [
+        claim
+        for claim in claims(preset.name, preset.content)
+        if (not rows or set(claim.left) <= set(rows)) and (not columns or set(claim.columns) <= set(columns))
+    ]
+    if not wanted:
+        raise UsageError(f"{preset.name}: makes no claim of {', '.join(rows) or 'anything'}")
+    sides = sorted({name for claim in wanted for name in claim.left + claim.right})
+    where = sorted({name for claim in wanted for name in claim.columns})
+    return judged(wanted, table_numbers(preset, archive, sides, where, rounds))
+
+
 def _claims(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
-    found = table_numbers(preset, archive, *_chosen({k: v for k, v in options.items() if k == "rounds"}))
-    return claim_tables.markdown(judged(claims(preset.name, preset.content), found))
+    return claim_tables.markdown(_judged(preset, options, archive))
+
+
+def _verdict(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
+    return claim_tables.sentence(_judged(preset, options, archive))
 
 
 def _leaderboard(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:

@@ -18,6 +18,7 @@ from fedstill.core.errors import UsageError, unknown
 RUNS = ("table", "curves", "times", "forgetting", "features", "clusters", "weights")
 KINDS = (*RUNS, "partition", "images", "centralised", "passes")
 _TOP = {"title", "paper", "source", "kind", "metrics", "note", "base", "full", "rows", "columns", "numbers", "claims"}
+_TOP |= {"first_seed"}  # seeds are counted from here: earlier ones were used to choose settings
 _TOP |= {"every_method", "tuned"}  # a row for every registered method, and their rates
 ONE_ROUND = {"rounds": 1, "active": 1.0, "evaluate_every": 1}
 """What a row of every method sets for those that are meant for a single round."""
@@ -47,6 +48,11 @@ class Preset:
     kind: str
     note: str
     content: Mapping[str, Any]
+
+    @property
+    def first_seed(self) -> int:
+        """The first of the seeds that the preset is judged by."""
+        return int(self.content.get("first_seed", 1))
 
     def cells(self, full: bool = False) -> list[Cell]:
         """Every cell, row by row."""

@@ -1,0 +1,167 @@
+"""The hub's part in secure sums: it carries keys and letters between sites, and sees masked numbers and their sum.
+
+A site that does not answer in a phase is lost from then on; with fewer left than the threshold the round is given up,
+before anything is unmasked. The protocol is `parts.secrecy`'s.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedstill.core import record
+from fedstill.core.errors import FedstillError
+from fedstill.core.method import Env, Reply
+from fedstill.core.record import replaced
+from fedstill.experiment.config import Experiment
+from fedstill.flower.messages import (
+    KeysAsked,
+    KeysGiven,
+    MaskedTask,
+    SharesAsked,
+    SharesGiven,
+    UnmaskAsked,
+    UnmaskGiven,
+    Work,
+)
+from fedstill.flower.sums_site import needed, sums_of
+from fedstill.flower.transport import SPARE, Asked, Bodies, FlowerTransport, Heard, NotAsked, Sums, written
+from fedstill.parts.secrecy import PHASES, Share, TooFew, total
+from fedstill.parts.secure_sums import Masked, SecureSums, given_up
+from fedstill.parts.sums import vector
+
+Answer = TypeVar("Answer", KeysGiven, SharesGiven, Work, UnmaskGiven)
+Shares = Sequence[tuple[int, int, str]]
+
+
+def summed(plan: Experiment) -> Sums | None:
+    """How a round of this plan is held where the hub is to see sums only; None where it may see uploads."""
+    sums = sums_of(plan)
+    if sums is None:
+        return None
+
+    def round(link: FlowerTransport, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
+        return SumRound(link, env, sums, downs).replies()
+
+    return round
+
+
+class SumRound:
+    """One round: phase by phase, who is left and what they sent."""
+
+    def __init__(self, link: FlowerTransport, env: Env, sums: SecureSums, downs: Mapping[int, Any]) -> None:
+        self.link = link
+        self.env = env
+        self.sums = sums
+        self.downs = downs
+        self.forms = {k: link.method.template(env.at(env.round, k)) for k in downs}
+        self.length = len(vector(next(iter(self.forms.values()))))
+        self.least = needed(link.plan)
+        self.wrong: dict[int, str] = {}
+        """Who was lost, and why."""
+        self.asked: set[int] = set()
+
+    def replies(self) -> list[Reply[Any]]:
+        """The round's replies: the mean for everybody whose vector arrived; for nobody where too few were left."""
+        try:
+            found, versions = self.total()
+        except FedstillError as error:
+            return given_up(
+                [Reply(k, self.env.sizes[k], None, error=self.wrong.get(k)) for k in self.downs], str(error)
+            )
+        finally:
+            self.link.judge(self.wrong, self.asked)
+        told = []
+        for k in self.downs:
+            here = k in versions
+            form = self.forms[k]
+            if here and record.field_carrying(type(form), record.Carries.VERSION):
+                form = replaced(form, versions[k], record.Carries.VERSION)
+            why = None if here else self.wrong.get(k, "secure sums: lost")
+            told.append(Reply(k, self.env.sizes[k], form if here else None, error=why))
+        return self.sums.opened_sum(self.env, told, found)
+
+    def total(self) -> tuple[NDArray[np.float64], dict[int, int]]:
+        """All phases: the sum of the vectors that arrived, and the counter that came with each."""
+        common = {k: self.link.common(self.env, k) for k in self.downs}
+        keys = {k: _pair(given) for k, (given, _) in self.phase(0, KeysGiven, _made(KeysAsked, common, {})).items()}
+        listed = {k: {"keys": tuple((j, one.hex(), two.hex()) for j, (one, two) in keys.items())} for k in keys}
+        shares = {k: given for k, (given, _) in self.phase(1, SharesGiven, _made(SharesAsked, common, listed)).items()}
+        kept = self.link.kept(self.env)
+        tasks = {k: {"letters": _letters_for(k, shares), "kept": kept} for k in shares}
+        bodies = written({k: self.downs[k] for k in shares})
+        work = self.phase(2, Work, _made(MaskedTask, common, tasks), bodies)
+        masked = {k: self.masked(body) for k, (_, body) in work.items()}
+        ends = {k: {"arrived": tuple(masked), "kept": kept} for k in masked}
+        told = [given for given, _ in self.phase(3, UnmaskGiven, _made(UnmaskAsked, common, ends)).values()]
+        words = {k: sent.words.numpy().view(np.uint32) for k, sent in masked.items()}
+        try:
+            found = total(words, list(shares), keys, [(_read(g.seeds), _read(g.masks)) for g in told], self.least)
+        except (KeyError, ValueError, IndexError) as error:
+            raise FedstillError(f"shares that do not unmask the sum ({error})") from None
+        return self.sums.scale.real(found, len(masked)), {k: sent.version for k, sent in masked.items()}
+
+    def phase(
+        self, phase: int, kind: type[Answer], questions: Mapping[int, Asked], bodies: Bodies | None = None
+    ) -> dict[int, tuple[Answer, bytes]]:
+        """Heads and bodies of the answers of one phase; whoever gives none is lost. Too few are left: `TooFew`."""
+        sent = [(None, list(questions))] if bodies is None else bodies
+        heard: dict[int, tuple[Answer, bytes]] = {}
+        answers = self.link.ask(self.env, questions, sent, kind, "train", 2 * 4 * self.length + SPARE)
+        self.asked |= {k for k, found in answers.items() if not isinstance(found, NotAsked)}
+        for k, found in answers.items():
+            try:
+                heard[k] = self.fitting(kind, found)
+            except FedstillError as error:
+                self.wrong[k] = f"secure sums: lost while {PHASES[phase]}: {error}"
+        if len(heard) < self.least:
+            raise TooFew(f"only {len(heard)} sites were left after {PHASES[phase]}, {self.least} are needed")
+        return heard
+
+    def fitting(self, kind: type[Answer], found: Heard | FedstillError) -> tuple[Answer, bytes]:
+        """An answer's head and body, of the form that this phase asks for."""
+        if isinstance(found, FedstillError):
+            raise found
+        if not isinstance(found.head, kind):
+            raise FedstillError(f"refused: a message of kind {found.head.kind!r}")
+        body = found.body or b""
+        if kind is Work:
+            self.masked(body)
+        return found.head, body
+
+    def masked(self, body: bytes) -> Masked:
+        """The masked vector in these bytes: as many whole numbers as the upload has."""
+        sent = record.loads(body)
+        blank = Masked(torch.zeros(self.length, dtype=torch.int32), 0)
+        wrong = record.fault(sent, blank, limit=2.0**33)
+        if wrong or not isinstance(sent, Masked):
+            raise FedstillError(f"refused: {wrong or 'not masked numbers'}")
+        return sent
+
+
+Q = TypeVar("Q", KeysAsked, SharesAsked, MaskedTask, UnmaskAsked)
+
+
+def _made(kind: type[Q], common: Mapping[int, Any], more: Mapping[int, Mapping[str, Any]]) -> dict[int, Asked]:
+    """A question of one kind for each of the clients that `more` is about; for all where it is about none."""
+    return {k: kind(**common[k], **more.get(k, {})) for k in (more or common)}
+
+
+def _pair(given: KeysGiven) -> tuple[bytes, bytes]:
+    return bytes.fromhex(given.masking), bytes.fromhex(given.sealing)
+
+
+def _letters_for(receiver: int, shares: Mapping[int, SharesGiven]) -> tuple[tuple[int, str], ...]:
+    """By sender, the letters to one of those who are left."""
+    found = []
+    for sender, given in shares.items():
+        letter = dict(given.letters).get(receiver)
+        if sender != receiver and letter is not None:
+            found.append((sender, letter))
+    return tuple(found)
+
+
+def _read(shares: Shares) -> dict[int, Share]:
+    return {owner: (place, bytes.fromhex(share)) for owner, place, share in shares}
