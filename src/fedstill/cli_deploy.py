@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill.cli_app import Debug, Json, app
-from fedstill.cli_reading import Ignore, KindOf, Label, Step, Text, Time, Window, reading_of
+from fedstill.cli_fields import given, of_reading, with_fields
 
 STATE = Path("~/.fedstill/hub")
 Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
@@ -90,14 +90,15 @@ def _tokens(state: Path, person: str | None, role: str, days: float, withdraw: s
 
 @app.command()
 def keys(
-    name: Annotated[Path | None, typer.Argument(help="The site's name: makes NAME (private) and NAME.pub.")] = None,
+    name: Annotated[
+        Path | None, typer.Argument(help="The site's name: makes NAME (private) and NAME.pub. `kit NAME`: a kit.")
+    ] = None,
+    kit: Annotated[Path | None, typer.Argument(help="After `kit`: the site that gets one file with all.")] = None,
     hub: Annotated[
-        str | None, typer.Option(help="Host names and addresses, comma-separated: certificates for a hub.")
+        str | None,
+        typer.Option(help="Host names and addresses, comma-separated: certificates for a hub. For a kit: host:port."),
     ] = None,
     person: Annotated[bool, typer.Option("--person", help="Make a person's key, to sign experiments with.")] = False,
-    kit: Annotated[
-        str | None, typer.Option(help="Everything a site needs in one file to hand over: the hub's host:port.")
-    ] = None,
     ca: Ca = None,
     out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("."),
     debug: Debug = False,
@@ -110,14 +111,14 @@ def keys(
         import cryptography  # noqa: F401
     except ImportError:
         raise UsageError("keys need an extra: pip install 'fedstill[flower]'") from None
-    if (name is None) == (hub is None):
-        raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
-    if name is not None and kit is not None:
-        if ca is None:
-            raise UsageError("--kit: give the authority's certificate with --ca")
-        packed, public = made.make_kit(name, kit, ca)
+    if kit is not None:
+        if str(name) != "kit" or hub is None or ca is None:
+            raise UsageError("keys: for a kit write `keys kit NAME --hub host:port --ca ca.crt`")
+        packed, public = made.make_kit(kit, hub, ca)
         print(f"{packed}: hand it to the site (tar -xf it there, then sh start.sh DATA); it holds the private key")
         print(f"{public}: goes to the hub (fedstill hub --allow {public})")
+    elif (name is None) == (hub is None):
+        raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
     elif name is not None and person:
         private, public = made.make_person_key(name)
         print(f"{private}: stays with the person (fedstill deploy --sign {private})")
@@ -137,18 +138,14 @@ def keys(
             print(f"{file}: {use[what]}")
 
 
-@app.command()
+@app.command(cls=with_fields(of_reading("label", "time", "window", "step", "text", "ignore", "kind")))
 def site(
+    context: typer.Context,
+    action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in.")] = None,
+    number: Annotated[str | None, typer.Argument(help="After `approve`: the experiment's number.")] = None,
     hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
     key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
     data: Annotated[str, typer.Option(help="The site's data: table, .npz file, image folder or a name.")] = "",
-    label: Label = None,
-    time: Time = None,
-    window: Window = None,
-    step: Step = None,
-    text: Text = None,
-    ignore: Ignore = None,
-    kind: KindOf = None,
     model: Annotated[str, typer.Option(help="The site's model. [as the experiment says]")] = "auto",
     state: Annotated[Path, typer.Option(help="What the site keeps between rounds.")] = Path("~/.fedstill/site"),
     ca: Ca = None,
@@ -158,22 +155,24 @@ def site(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
     policy: Annotated[Path | None, typer.Option(help="What the site takes part in (policy.toml).")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Take part in this method only, again for more.")] = None,
-    approve: Annotated[str | None, typer.Option(help="Approve the waiting experiment with this number.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what leaves the site, and start nothing.")] = False,
     debug: Debug = False,
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
     from fedstill.core.errors import UsageError
+    from fedstill.data.reading import reading_of
     from fedstill.flower import site_process as sites
     from fedstill.flower.policy import read_policy
 
-    if approve is not None:
-        from fedstill.flower.site import approve as approved
+    if action is not None:
+        from fedstill.flower.consent import approve
 
-        print(approved(state.expanduser(), approve))
+        if action != "approve" or number is None:
+            raise UsageError(f"site {action}: must be `site approve NUMBER`")
+        print(approve(state.expanduser(), number))
         return
     rules = read_policy(policy, tuple(only or ()))
-    reading = reading_of(label=label, time=time, window=window, step=step, text=text, ignore=ignore, kind=kind)
+    reading = reading_of(given(context))
     if explain:
         print(sites.explain(rules))
         if data:
@@ -195,6 +194,9 @@ def deploy(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")
     ] = None,
+    private: Annotated[str | None, typer.Option(help="As of `run`: epsilon=8 for samples; clients,epsilon=4.")] = None,
+    secure_sums: Annotated[bool, typer.Option(help="The hub learns sums over the sites only.")] = False,
+    compress: Annotated[str | None, typer.Option(help="As of `run`: quantise,width=8 or top-k,share=0.1.")] = None,
     ca: Ca = None,
     insecure: Insecure = False,
     token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
@@ -210,6 +212,7 @@ def deploy(
 ) -> None:
     """Train on the hub's sites, follow the run, bring its folder and models home."""
     from fedstill.core.errors import UsageError
+    from fedstill.experiment.shorthand import wrapped
     from fedstill.flower.flwr_env import prepare
 
     prepare(Path("~/.fedstill/deploy").expanduser())
@@ -224,7 +227,8 @@ def deploy(
         if status or stop or logs:
             _look(there, run, status, stop, as_json)
         else:
-            _deploy(there, run, what, sites, settings or [], sign, wait, patience, out, as_json)
+            asked = wrapped(private, secure_sums, compress)
+            _deploy(there, run, what, sites, settings or [], asked, sign, wait, patience, out, as_json)
 
 
 def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None:
@@ -253,6 +257,7 @@ def _deploy(
     what: str,
     sites: int | None,
     settings: list[str],
+    wrappers: list[dict[str, Any]],
     sign: Path | None,
     wait: float,
     patience: float,
@@ -272,6 +277,8 @@ def _deploy(
     if sites is not None:
         plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
     apply_settings(plan, settings)
+    if wrappers:
+        plan["wrappers"] = [*plan.get("wrappers", []), *wrappers]
     checked = deployable(experiment(plan))
     signature = "" if sign is None else signed(sign, run, agreed_part(checked.plain()))
     with Live(quiet=as_json) as live:

@@ -26,7 +26,10 @@ class LocalPost:
     def nodes(self) -> dict[int, tuple[str, str]]:
         return {node: (name, "always") for node, (name, _) in self.sites.items()}
 
-    def send(self, heads: Mapping[int, bytes], body: bytes | None = None, kind: str = "", group: str = "") -> None:
+    def allow(self, count: int) -> None:
+        pass
+
+    def send(self, heads: Mapping[int, bytes], body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
         for node, head in heads.items():
             self.waiting.append((node, self.sites[node][1](head, body)))
 

@@ -1,5 +1,6 @@
 """Who is let in: keys, certificates, plain text, the hub's token."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,56 @@ def test_oversized_requests_are_refused(federation: Federation) -> None:
     noise = b"\0" * (65 << 20)
     with federation.hub() as hub, pytest.raises(httpx.HTTPError):  # 413, or the line is closed before all is sent
         hub.http.post("/v1/fleet/push-object", content=noise).raise_for_status()
+
+
+def test_a_site_cannot_act_as_another(federation: Federation) -> None:
+    """With its own key and another's number it can neither end, nor read, nor speak for, nor keep alive that other."""
+    from fedstill.flower.api.fleet import Fleet
+    from fedstill.flower.node import _keys
+
+    assert federation.ca is not None
+    other = int((federation.folder / "state-site-a" / "node").read_text())
+    with Fleet(federation.address, False, federation.ca.read_bytes(), _keys(federation.key("rogue"))) as fleet:
+        for act in (fleet.leave, lambda node: fleet.look(node, 1), lambda node: fleet.beat(node, 10.0)):
+            with pytest.raises(httpx.HTTPStatusError) as refused:
+                act(other)
+            assert refused.value.response.status_code == 401
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            fleet.register()
+        assert refused.value.response.status_code == 404
+
+
+def test_no_process_beside_the_hub_can_take_a_runs_task(federation: Federation) -> None:
+    """A process of this very user on this very machine, without the hub's secret: refused."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    assert federation.ca is not None
+    client = RuntimeHttpClient.from_server_address(federation.address, False, federation.ca.read_bytes(), [])
+    with contextlib.closing(client), pytest.raises(httpx.HTTPStatusError) as refused:
+        client.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"]))
+    assert refused.value.response.status_code in (401, 403)
+
+
+def test_no_token_can_be_read_by_others(federation: Federation) -> None:
+    """While a run goes on: no process shows a token, and the hub's files are its owner's, Flower's database too."""
+    shown: list[str] = []
+
+    def look(news: Any) -> None:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = file.read_bytes().decode(errors="replace").split("\0")
+                if federation.address in words:
+                    shown.append(" ".join(words))
+
+    federation.deploy({"method": {"name": "fedavg", "epochs": 1}, "model": "mlp", "rounds": 1}, look)
+    keeper = (federation.folder / "hub" / "token").read_text()
+    assert any("run_task" in line for line in shown)
+    assert not any("--token" in line or keeper in line for line in shown)
+    for folder in ("hub", "state-site-a"):
+        for file in (federation.folder / folder).rglob("*"):
+            assert file.stat().st_mode & 0o077 == 0, file
+    assert keeper.encode() not in (federation.folder / "hub" / "hub.db").read_bytes()
 
 
 def test_keys_are_not_written_over(tmp_path: Path) -> None:

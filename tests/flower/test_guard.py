@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("flwr", reason="the deployed form needs the extra fedstill[flower]")
 
 from fedstill.core.errors import UsageError
-from fedstill.flower import api, audit, guard
+from fedstill.flower import audit, guard
+from fedstill.flower.api import requests as api
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import app_bundle
 from fedstill.flower.guard import Guard

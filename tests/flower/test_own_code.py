@@ -49,7 +49,7 @@ def test_a_site_takes_the_turns_of_a_method_it_was_started_with(
     uploads = {}
     for name in ("fedavg", halved):
         own = {"name": name, "lr": 0.05, "epochs": 1}
-        plan = deployable(experiment({"method": own, "model": "mlp", "clients": 2, "seed": 4}))
+        plan = deployable(experiment({"method": own, "model": "mlp", "clients": 2, "active": 1.0, "seed": 4}))
         sites = {
             site: Site(site, str(sites_data[site]), tmp_path / name / site, policy=Policy(code=(halved,)))
             for site in ("site-a", "site-b")

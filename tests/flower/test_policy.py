@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ pytest.importorskip("pydantic", reason="the deployed form needs the extra fedsti
 from fedstill.experiment.config import experiment
 from fedstill.experiment.setting import Setting
 from fedstill.flower import audit, signing
+from fedstill.flower.consent import approve
 from fedstill.flower.enrolment import deployable, settle
 from fedstill.flower.keys import make_person_key
 from fedstill.flower.messages import (
@@ -30,11 +33,12 @@ from fedstill.flower.messages import (
     Models,
     Refusal,
     Task,
+    Work,
     answer,
 )
 from fedstill.flower.policy import Policy, read_policy
-from fedstill.flower.runbook import agreed_part
-from fedstill.flower.site import Site, approve
+from fedstill.flower.runbook import RunBook, agreed_part
+from fedstill.flower.site import Site
 from fedstill.flower.worker import Cancelled, Job, Worker
 
 ID = "0123456789abcdef" * 2
@@ -169,10 +173,48 @@ def test_a_task_of_another_experiment_is_refused(site: Callable[..., Site]) -> N
     assert not isinstance(hub.task(round=1), Refusal)
 
 
-def test_a_run_with_too_few_sites_is_refused(site: Callable[..., Site]) -> None:
-    """An average over one site is that site's own upload."""
-    hub = Hub(site(least_sites=4))
-    assert "a run of 3 sites" in hub.task().why
+def test_a_round_of_too_few_parties_is_refused(site: Callable[..., Site]) -> None:
+    """An average over one site is that site's own upload: at enrolment, and when a task says fewer than before."""
+    found = answer(site(least_sites=4).answer(asked_to_enrol().dumps())[0])
+    assert "rounds of 3 sites" in found.why  # type: ignore[union-attr]
+    hub = Hub(site())
+    assert isinstance(hub.task(), Work)
+    alone = replace(hub.setting, experiment={**hub.setting.experiment, "active": 1 / 3})
+    assert "rounds of 1 sites" in hub.task(alone).why
+
+
+def test_secure_sums_count_those_without_whom_there_is_no_sum() -> None:
+    """Ten clients a round: with a threshold of 0.6 six must stay, so a policy of 6 takes part, one of 7 does not."""
+    plan = experiment({**AVG, "clients": 10, "active": 1.0, "wrappers": [{"name": "secure-sums", "threshold": 0.6}]})
+    assert Policy(least_sites=6).refuses_turn(plan, 100) is None
+    assert "rounds of 6 sites" in str(Policy(least_sites=7).refuses_turn(plan, 100))
+
+
+def test_runs_of_a_day_are_bounded(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is allowed in a run, a hub could have again in the next: two runs in a day, the third tomorrow."""
+    here = site(runs_per_day=2)
+
+    def enrolled(number: int) -> bool:
+        asked = asked_to_enrol().model_copy(update={"run_id": f"{number:032x}"})
+        return isinstance(answer(here.answer(asked.dumps())[0]), Enrolled)
+
+    assert [enrolled(n) for n in (1, 2, 3, 1)] == [True, True, False, True]
+    tomorrow = time.time() + 86401
+    monkeypatch.setattr("fedstill.flower.runbook.time.time", lambda: tomorrow)
+    assert enrolled(3)
+
+
+def test_a_turn_that_is_ended_counts_too(site: Callable[..., Site]) -> None:
+    """A turn may take 60 s: that much is entered before it begins, and what it took when it is done."""
+    hub = Hub(site(run_seconds=200))
+    (file,) = (hub.site.state / "runs").glob("*/run.json")
+    hub.task()
+    assert json.loads(file.read_text())["seconds"] < 60
+    ended = RunBook(ID, "x").with_turn(Policy(), 60.0, 10)
+    assert ended.seconds == 60
+    assert ended.with_turn(Policy(turn_seconds=5), 60.0, 10).seconds == 65
+    with pytest.raises(FedstillError, match="65 s here"):
+        replace(ended, seconds=65.0).with_turn(Policy(run_seconds=64), 60.0, 10)
 
 
 def test_exams_are_bounded_and_logged(site: Callable[..., Site], tmp_path: Path) -> None:
@@ -204,15 +246,31 @@ def test_a_large_download_is_refused(site: Callable[..., Site]) -> None:
     assert "this site's policy allows 1000" in Hub(site(turn_bytes=1000)).task().why
 
 
-def test_an_upload_is_what_was_declared(site: Callable[..., Site], tmp_path: Path) -> None:
-    """What the site said at enrolment that it sends is what it sends: field by field."""
-    hub = Hub(site())
+DECLARING: list[dict[str, Any]] = [
+    {"method": method()},
+    {"method": method(gather={"name": "remember", "slots": "client"})},
+    {"method": {"name": "fedgen", "epochs": 1}},
+    {"method": method(), "wrappers": [{"name": "private-samples", "noise": 1.0}]},
+    {"method": method(), "wrappers": [{"name": "quantise"}]},
+]
+
+
+@pytest.mark.parametrize("settings", DECLARING, ids=["plain", "slots", "fedgen", "noise", "compressed"])
+def test_an_upload_is_what_was_declared(
+    site: Callable[..., Site], tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the site said at enrolment that it sends is what it sends, field by field; anything else stays here."""
+    hub = Hub(site(), **settings)
     asked = Task(run="r", run_id=ID, round=0, client=hub.client, setting=hub.setting.text(), kept=0, deadline=60.0)
     down = hub.plan.method.download(hub.env.at(0, hub.client), hub.plan.method.init_server(hub.env.at(0)))
-    _, sent = hub.site.answer(asked.dumps(), record.dumps(down))
-    upload = record.loads(sent or b"")
+    head, sent = hub.site.answer(asked.dumps(), record.dumps(down))
+    assert sent is not None, answer(head)
+    fields = record.declared(type(record.loads(sent)))
     said = next(e["sends"] for e in audit.entries(tmp_path / "state" / "audit.jsonl") if e["event"] == "enrolled")
-    assert said == ", ".join(f"{name} ({what})" for name, what in record.declared(type(upload)).items())
+    assert [part.partition(" ")[0] for part in re.sub(r"\([^)]*\)", "", said).split(", ")] == list(fields)
+    assert all(what in said for what in fields.values())
+    monkeypatch.setattr("fedstill.flower.site.turn", lambda *_: (None, Models({})))
+    assert "Models, which" in hub.task(round=1).why
 
 
 def test_only_a_known_persons_experiment_is_taken(site: Callable[..., Site], tmp_path: Path) -> None:
@@ -232,6 +290,18 @@ def test_only_a_known_persons_experiment_is_taken(site: Callable[..., Site], tmp
     assert "nobody this site knows" in asked(good, seed=5).why
     assert "nobody this site knows" in asked(signing.sign(alice, "other", plan)).why
     assert "cannot be read" in asked("~~~").why
+
+
+def test_a_signature_begins_one_run_only(site: Callable[..., Site], tmp_path: Path) -> None:
+    """A hub that kept alice's signature cannot begin her experiment anew, with nothing remembered of it."""
+    alice, public = make_person_key(tmp_path / "alice")
+    here = site(signers=(public,))
+    signature = signing.sign(alice, "r", agreed_part(json.loads(asked_to_enrol().experiment)))
+    first = asked_to_enrol(signature=signature)
+    assert isinstance(answer(here.answer(first.dumps())[0]), Enrolled)
+    assert isinstance(answer(here.answer(first.dumps())[0]), Enrolled)  # the same run goes on
+    again = first.model_copy(update={"run_id": "f" * 32})
+    assert "was begun before" in answer(here.answer(again.dumps())[0]).why  # type: ignore[union-attr]
 
 
 def test_an_experiment_waits_for_approval(site: Callable[..., Site]) -> None:
@@ -313,6 +383,9 @@ def test_a_policy_file_is_read_and_explained(tmp_path: Path) -> None:
         read_policy(file)
     file.write_text('methods = ["fedkv"]\n')
     with pytest.raises(UsageError, match="did you mean fedkf"):
+        read_policy(file)
+    file.write_text("[settings.learning_rate]\nmost = 0.5\n")
+    with pytest.raises(UsageError, match="no method has this setting"):
         read_policy(file)
     with pytest.raises(UsageError, match="no such file"):
         read_policy(tmp_path / "none.toml")

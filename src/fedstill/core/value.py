@@ -38,8 +38,8 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
-Decides = Literal["bits", "running", "reporting"]
-"""What a setting decides: a run's bits; only where and how fast it runs; only what is looked at and written."""
+Decides = Literal["bits", "running", "reporting", "nothing"]
+"""What a setting decides: a run's bits; only where and how fast it runs; only what is looked at; nothing at all."""
 
 
 _PLAIN: dict[Any, tuple[type, str]] = {
@@ -56,11 +56,14 @@ def _optional(hint: Any) -> bool:
     return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
 
 
-def setting(default: Any, *, doc: str = "", decides: Decides = "bits", option: bool = False, **bounds: float) -> Any:
+def setting(
+    default: Any, *, doc: str = "", decides: Decides = "bits", option: bool | str = False, **bounds: float
+) -> Any:
     """A field of a value.
 
     `default`: its value when nothing is said; `doc`: what it means; `decides`: what it changes (see `Decides`);
-    `option`: whether the command line has an option of this name; `bounds`: `gt`, `ge`, `lt`, `le`.
+    `option`: whether the command line has an option of this name, or which kind of thing (see `fedstill ls`) this
+    option names; `bounds`: `gt`, `ge`, `lt`, `le`.
     """
     return field(default=default, metadata={"doc": doc, "decides": decides, "option": option, "bounds": bounds})
 

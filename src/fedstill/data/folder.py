@@ -1,5 +1,6 @@
 """Image folders: `train/<class>/*.png` with an optional `test/<class>/…`, or `<class>/*.png` alone."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,19 @@ def _pixels(path: Path, size: tuple[int, int], mode: str) -> NDArray[np.uint8]:
         try:
             image = image if image.size == size else image.convert(mode).resize(size)
             return np.asarray(image.convert(mode), np.uint8).reshape(size[1], size[0], -1).transpose(2, 0, 1)
-        except (OSError, ValueError, SyntaxError):
-            raise DataError(f"{path}: damaged or cut short") from None
+        except Exception as error:  # there are as many ways to stumble over a damaged image as there are formats
+            raise DataError(f"{path}: damaged or cut short ({type(error).__name__})") from None
 
 
 def _open(path: Path) -> Any:
+    """An image of which only the head was read; one that claims far more pixels than an image has is refused."""
     from PIL import Image
 
     try:
-        return Image.open(path)
-    except (OSError, ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(path)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(f"{path}: more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller first") from None
+    except Exception:  # as above
         raise DataError(f"{path}: no image, or a damaged one") from None

@@ -32,8 +32,8 @@ def train(grid: Grid, context: Context) -> None:
     public = os.environ.get("FEDSTILL_PUBLIC") or None
     try:
         result = serve(
-            Post(grid), str(order["run"]), json.loads(str(order["experiment"])), runs, public, float(order["wait"]),
-            tell, str(order["signature"]),
+            Post(grid, runs), str(order["run"]), json.loads(str(order["experiment"])), runs, public,
+            float(order["wait"]), tell, str(order["signature"]),
         )  # fmt: skip
     except FedstillError as error:
         tell({"failed": str(error)})

@@ -2,7 +2,8 @@
 
 from functools import cache
 
-from fedstill.flower import api
+from fedstill.flower.api.control import bundle
+from fedstill.flower.api.requests import started_bundle
 
 PROJECT = """[project]
 name = "fedstill"
@@ -28,12 +29,12 @@ signature = ""
 @cache
 def app_bundle() -> bytes:
     """The bundle, as Flower packs it; the same bytes on every machine with this version."""
-    return api.bundle(PROJECT)
+    return bundle(PROJECT)
 
 
 def is_ours(request: bytes) -> bool:
     """Does a request to start a run bring this bundle, and no other?"""
     try:
-        return api.started_bundle(request) == app_bundle()
+        return started_bundle(request) == app_bundle()
     except Exception:  # a stranger's bytes: whatever they are, they are not ours
         return False

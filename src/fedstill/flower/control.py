@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from fedstill.core.errors import RunError, UsageError
-from fedstill.flower.api import Control, KnownRun
+from fedstill.flower.api.control import Control, KnownRun
 from fedstill.flower.bundle import app_bundle
 from fedstill.flower.follow import news_in
 from fedstill.flower.guard import TOKEN

@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError
+from fedstill.flower.allowance import Allowances
+from fedstill.flower.api.requests import announced, was_taken
 from fedstill.flower.audit import AuditLog
+from fedstill.flower.bundle import is_ours
 from fedstill.flower.health import Health
 from fedstill.flower.keyring import KeyRing
 from fedstill.flower.messages import checked_name, readable
@@ -44,6 +47,14 @@ ROLES: dict[str, Role] = {
     "/v1/control/register-node": "register",
 }
 """What the Control API's paths take; every other one is refused."""
+FLEET = {
+    f"/v1/fleet/{what}"
+    for what in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
+        "get-fab", "push-object", "pull-object", "confirm-message-received",
+    )
+}  # fmt: skip
+"""What a site may ask for."""
 
 
 class Refused(Exception):
@@ -72,6 +83,7 @@ class Guard:
         self.keys = keys
         """The keys that are let in; None where any is (`--insecure`)."""
         self.audit = audit
+        self.answers = Allowances(runs)
         self.health = Health()
         self.instance = secrets.token_hex(8)
         self.ready = ready
@@ -82,7 +94,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or say why not."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         try:
@@ -107,10 +119,14 @@ class Guard:
             await _answer(send, 200, self.health.state(), b"application/json")
         elif path.startswith("/v1/fleet/"):
             site = self._site(headers)
+            if path not in FLEET and self.keys is not None:
+                raise Refused(404, "no such thing here")
             body = await self._body(headers, receive)
-            if path == "/v1/fleet/push-messages":
-                self._pushed(site, body)
             self.health.count("fleet", site)
+            if path == "/v1/fleet/push-messages":
+                send = self._announced(site, body, send)
+            elif path == "/v1/fleet/push-object" and self.keys is not None and not self.answers.take(site, len(body)):
+                raise Refused(413, f"site {site}: more bytes than an answer has")
             await self.app(scope, _again(body, receive), send)
         elif path.startswith("/v1/runtime/") and _local(scope):
             await self.app(scope, receive, send)
@@ -126,7 +142,7 @@ class Guard:
             raise Refused(401, f"the hub's token is needed, with the role {role} (fedstill deploy --token)")
         body = await self._body(headers, receive)
         if path in ROLES:
-            if path == "/v1/control/start-run" and not _our_bundle(body):
+            if path == "/v1/control/start-run" and not is_ours(body):
                 raise Refused(400, "only fedstill's own app is run here: deploy with the hub's version of fedstill")
             if role != "read":
                 self.audit.write(path.rpartition("/")[2], by=holder)
@@ -175,13 +191,22 @@ class Guard:
             raise Refused(401, "signed by no key that is let in here (fedstill hub --allow)")
         return site
 
-    def _pushed(self, site: str, body: bytes) -> None:
-        """A message that a node sends must be its own answer to the hub."""
-        from fedstill.flower import api
+    def _announced(self, site: str, body: bytes, send: Send) -> Send:
+        """A message that a node sends must be its own answer to the hub; if Flower takes it, its bytes may follow."""
+        try:
+            found = announced(body)
+        except FedstillError as error:
+            raise Refused(403, f"site {site}: {error}") from None
+        said: list[bytes] = []
 
-        wrong = api.pushed_fault(body)
-        if wrong is not None:
-            raise Refused(403, f"site {site}: {wrong}")
+        async def heard(event: MutableMapping[str, Any]) -> None:
+            if event["type"] == "http.response.body":
+                said.append(event.get("body", b""))
+                if not event.get("more_body", False) and was_taken(b"".join(said)):
+                    self.answers.grant(site, found.run, found.question)
+            await send(event)
+
+        return heard
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body of a request, within bounds of size and time."""
@@ -233,12 +258,6 @@ def _local(scope: Scope) -> bool:
     host, port = scope.get("client") or ("", 0)
     here = host in ("127.0.0.1", "::1", (scope.get("server") or ("",))[0])
     return here and owner(host, port) in (os.getuid(), 0, None)  # None: the system does not tell
-
-
-def _our_bundle(body: bytes) -> bool:
-    from fedstill.flower.bundle import is_ours
-
-    return is_ours(body)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

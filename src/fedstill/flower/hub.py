@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -12,9 +13,8 @@ from fedstill.flower.flwr_env import prepare
 from fedstill.flower.messages import checked_name
 from fedstill.flower.private import private_folder, warn_if_readable
 
-IDLE = 20
-"""Seconds that a connection may be silent between two requests."""
 CONNECTIONS = 512
+"""That are open at the same time."""
 
 
 def hub(
@@ -36,10 +36,11 @@ def hub(
     prepare(home / "flwr")
     os.environ["FEDSTILL_RUNS"] = str(runs)
     os.environ["FEDSTILL_PUBLIC"] = public or ""
-    from fedstill.flower import api
+    from fedstill.flower.api.superlink import serve_superlink, take_tasks
     from fedstill.flower.guard import Guard
     from fedstill.flower.keyring import KeyRing
     from fedstill.flower.keys import read_public
+    from fedstill.flower.lines import LARGEST_HEAD, TimedProtocol
     from fedstill.flower.tokens import Tokens
 
     if key is not None:
@@ -58,13 +59,20 @@ def hub(
     ready = threading.Event()
     begin = (address, ca, insecure, tokens.keeper, names, ready, audit)
     threading.Thread(target=_begin, args=begin, daemon=True).start()
-    api.serve_superlink(
-        [*words, "--disable-runtime-dependency-installation"],
-        lambda app: Guard(app, tokens, runs, ring, audit, ready),
-        timeout_keep_alive=IDLE,
-        limit_concurrency=CONNECTIONS,
-        h11_max_incomplete_event_size=64 << 10,
-    )
+    secret, stopped = secrets.token_bytes(32), threading.Event()
+    threading.Thread(target=take_tasks, args=(address, ca, secret, stopped), daemon=True).start()
+    try:
+        serve_superlink(
+            [*words, "--disable-runtime-dependency-installation"],
+            lambda app: Guard(app, tokens, runs, ring, audit, ready),
+            secret,
+            http=TimedProtocol,
+            ws="none",
+            limit_concurrency=CONNECTIONS,
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+        )
+    finally:
+        stopped.set()
 
 
 def _checked(files: dict[str, Path | None], insecure: bool, allow: tuple[Path, ...]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedstill.core.errors import UsageError
 from fedstill.core.record import write
-from fedstill.flower import api
+from fedstill.flower.api import requests
 
 
 class KeyRing:
@@ -49,7 +49,7 @@ class KeyRing:
 
     def signer(self, headers: Mapping[bytes, bytes]) -> str | None:
         """The name of the site that signed a request's headers just now; None where nobody who is let in did."""
-        key = api.signing_key(headers)
+        key = requests.signing_key(headers)
         return None if key is None else self.names.get(key)
 
     def _write(self) -> None:

@@ -76,7 +76,7 @@ least_batch = 8
 least_samples = 32
 least_sites = 2
 turn_seconds = 3600
-# approval = true                    # a person approves each experiment: fedstill site --approve NUMBER
+# approval = true                    # a person approves each experiment: fedstill site approve NUMBER
 # signers = ["alice.pub"]            # only experiments that one of these signed
 # [settings.lr]
 # most = 0.5
@@ -154,7 +154,7 @@ def read_public(path: Path) -> bytes:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    from fedstill.flower.api import key_bytes
+    from fedstill.flower.api.requests import key_bytes
 
     try:
         key = load_ssh_public_key(path.read_bytes())

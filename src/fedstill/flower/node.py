@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.record import write
-from fedstill.flower.api import Fleet, Incoming, TooLate, new_keys
+from fedstill.flower.api.fleet import Fleet, Incoming, TooLate
+from fedstill.flower.api.parcels import Lost
+from fedstill.flower.api.requests import new_keys
 from fedstill.flower.content import packed, unpacked
 from fedstill.flower.messages import readable
 from fedstill.flower.worker import Cancelled
@@ -84,7 +86,7 @@ class WarmNode:
                     pause = 0.5
                     self.connected = self.entered = True
                     self._stay(fleet, node, answers)
-            except (Gone, httpx.TransportError, httpx.HTTPStatusError) as error:
+            except (Gone, Lost, httpx.HTTPError) as error:
                 self.connected = False
                 _final(error, self.line, self.entered)
                 self.report(f"no line to {self.line.address} ({_brief(error)}); trying again in {pause:g} s")
@@ -209,11 +211,11 @@ class _Heart(threading.Thread):
                 try:
                     if not fleet.beat(self.node, HEARTBEAT):
                         self.stopped.set()
-                except httpx.TransportError:
-                    continue
                 except httpx.HTTPStatusError as error:
                     if error.response.status_code < 500:
                         self.stopped.set()
+                except (Lost, httpx.HTTPError):
+                    continue
 
 
 def _keys(file: Path | None) -> Any:

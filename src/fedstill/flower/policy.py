@@ -5,6 +5,7 @@ a file the defaults below hold.
 """
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.privacy import PrivateSamples
+from fedstill.parts.secure_sums import SecureSums
 
 Number = Annotated[int, Field(ge=0, le=10**12)]
 Duration = Annotated[float, Field(gt=0, le=10**9)]
@@ -55,7 +57,8 @@ class Policy(BaseModel):
     least_tests: Annotated[int, Field(ge=1)] = 10
     """Test samples below which nothing is said of an exam."""
     least_sites: Annotated[int, Field(ge=1)] = 2
-    """Parties that a run must have: with one alone, an average is that one's upload."""
+    """Parties of a round, by what the hub declares, or, with secure sums, those without whom there is no sum: an
+    average over one alone is that one's upload."""
     models_per_exam: Number = 16
     exams_per_round: Number = 3
     """A hub that is restarted may ask again."""
@@ -67,11 +70,13 @@ class Policy(BaseModel):
     turn_bytes: Number = 1 << 30
     """Of a download, and of an upload."""
     run_bytes: Number = 1 << 40
+    runs_per_day: Number = 100
+    """New runs in a day: all that is allowed in a run is allowed again in the next."""
     epsilon: Annotated[float, Field(gt=0)] | None = None
     """The most privacy loss (ε for each sample, in a whole run) that is taken; none: no noise is asked for."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     approval: bool = False
-    """Must a person approve each experiment (`fedstill site --approve`)?"""
+    """Must a person approve each experiment (`fedstill site approve`)?"""
     signers: tuple[Path, ...] = ()
     """Public keys of the persons who may start an experiment; none named: the hub may."""
 
@@ -103,10 +108,14 @@ class Policy(BaseModel):
                 return None
         return f"private-samples with ε = {promises[0].epsilon}, δ = {promises[0].delta:g}: {asked}"
 
-    def refuses_turn(self, plan: Experiment, samples: int, sites: int) -> str | None:
-        """Why a turn of this plan on so many training samples, in a run of so many sites, is against the policy."""
-        if sites < self.least_sites:
-            return f"a run of {sites} sites: this site's policy asks for {self.least_sites} at least"
+    def refuses_turn(self, plan: Experiment, samples: int) -> str | None:
+        """Why a turn of this plan on so many training samples is against the policy; None when it is not."""
+        parties = plan.active_count
+        for wrapper in plan.wrappers:
+            if isinstance(wrapper, SecureSums):
+                parties = wrapper.needed(parties)
+        if parties < self.least_sites:
+            return f"rounds of {parties} sites: this site's policy asks for {self.least_sites} at least"
         method = plan.method
         if not isinstance(method, LocalTraining):
             return f"{plan.title}: it does not say how it trains, so its turns cannot be bounded"
@@ -118,6 +127,10 @@ class Policy(BaseModel):
             return f"a turn on {seen} samples: this site's policy asks for {self.least_samples} at least"
         return None
 
+    def seconds_of(self, deadline: float) -> float:
+        """How long a turn or an exam may take, for which a hub waits until this deadline (0: for ever)."""
+        return min(self.turn_seconds, deadline or self.turn_seconds)
+
     def explain(self) -> str:
         """The policy's consequences, in words."""
         named = ", ".join(self.methods) or "any method"
@@ -126,13 +139,13 @@ class Policy(BaseModel):
             "What this site refuses, by its policy:",
             f"  experiments         other than {named}" + (f"; settings other than {bounds}" if bounds else ""),
             f"                      batches below {self.least_batch}, turns below {self.least_steps} steps or "
-            f"{self.least_samples} samples, runs of fewer than {self.least_sites} sites",
+            f"{self.least_samples} samples, rounds of fewer than {self.least_sites} sites",
             f"  turns               longer than {self.turn_seconds:g} s or with more than {self.turn_bytes:,} bytes "
             f"either way; more than {self.turns_per_run:,} in a run",
             f"  exams               of more than {self.models_per_exam} models, more than {self.exams_per_round} in a "
             f"round or {self.exams_per_run:,} in a run; none on fewer than {self.least_tests} test samples",
-            f"  runs                that took {self.run_seconds:g} s of work or {self.run_bytes:,} bytes; a task of "
-            "another experiment than the one enrolled for",
+            f"  runs                that took {self.run_seconds:g} s of work or {self.run_bytes:,} bytes; more than "
+            f"{self.runs_per_day} new ones in a day; a task of another experiment than the one enrolled for",
         ]
         if self.epsilon is not None:
             lines.append(
@@ -141,7 +154,7 @@ class Policy(BaseModel):
         if self.signers:
             lines.append(f"  unsigned            experiments without a signature of {_names(self.signers)}")
         if self.approval:
-            lines.append("  unapproved          experiments that no person here approved (fedstill site --approve)")
+            lines.append("  unapproved          experiments that no person here approved (fedstill site approve)")
         return "\n".join(lines)
 
 
@@ -167,6 +180,10 @@ def read_policy(path: Path | None, only: tuple[str, ...] = ()) -> Policy:
         raise UsageError(f"--policy {path}: {where}: {first['msg']}{more}") from None
     for method in policy.methods:
         methods[method]  # a misspelt name says which there are
+    known_settings = {field.name for method in methods for field in fields(methods[method])}
+    for name in policy.settings:
+        if name not in known_settings:
+            raise UsageError(f"--policy {path}: settings.{name}: no method has this setting")
     return policy
 
 

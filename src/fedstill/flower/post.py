@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 
 from fedstill.core.errors import FedstillError
-from fedstill.flower.api import HUB, AppMessages, NodeGone, Parcel
+from fedstill.flower.allowance import allow
+from fedstill.flower.api.grid import HUB, AppMessages, NodeGone
+from fedstill.flower.api.parcels import Parcel
 from fedstill.flower.content import SMALL, attachment, packed, unpacked
 
 AWAY = "offline"
@@ -29,24 +32,37 @@ Collected = tuple[bytes, bytes | None] | FedstillError
 class Post:
     """Sends messages to Flower nodes and collects the answers, never more of one than was expected."""
 
-    def __init__(self, grid: Any) -> None:
+    def __init__(self, grid: Any, runs: Path) -> None:
         self.app = AppMessages(grid)
+        self.runs = runs
+        self.allowed = 0
         self.under_way: dict[str, Sent] = {}
+
+    def allow(self, count: int) -> None:
+        """From now on answers may have so many bytes."""
+        if count > self.allowed:
+            self.allowed = count
+            allow(self.runs, self.app.run, count)
 
     def nodes(self) -> dict[int, tuple[str, str]]:
         """The nodes that are there: the name each one's key was registered under, and since when it is there."""
         return self.app.nodes()
 
-    def send(self, heads: Mapping[int, bytes], body: bytes | None = None, kind: str = "train", group: str = "") -> None:
-        """Send each node its head, all with the same body."""
+    def send(self, heads: Mapping[int, bytes], body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
+        """Send each node its head, all with the same body; an answer is taken for so many seconds."""
         attached = body if body is None or len(body) <= SMALL else attachment(body)
-        messages = [Message(packed(head, attached), node, kind, group_id=group) for node, head in heads.items()]
+        messages = [
+            Message(packed(head, attached), node, kind, ttl=seconds, group_id=group) for node, head in heads.items()
+        ]
         for node, number in zip(heads, self.app.push(messages), strict=True):
             if number:
                 self.under_way[number] = Sent(node)
 
     def forget(self) -> None:
-        """Stop waiting for whatever has not come."""
+        """Stop waiting for whatever has not come, and throw away what came of it."""
+        for sent in self.under_way.values():
+            if sent.parcel is not None:
+                self.app.discard(sent.parcel.id)
         self.under_way = {}
 
     def collect(self, limit: int) -> Iterator[tuple[int, Collected]]:

@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedstill.core.errors import FedstillError
+from fedstill.flower.allowance import ENROLMENT
 from fedstill.flower.enrolment import introduced
 from fedstill.flower.messages import FORMAT, Enrol, Enrolled, Refusal, answer
 from fedstill.flower.post import Collected, Post
 
 POLL = 0.2
-LARGEST = 8 << 20
-"""Bytes of an enrolment or of marks, at most."""
+ANSWERED = 600.0
+"""Seconds that an introduction is waited for: a site may be in the middle of a turn."""
 
 
 @dataclass
@@ -69,10 +70,10 @@ class Roster:
             return
         asked = {sent.node for sent in self.post.under_way.values()}
         if new := waiting - asked:
-            self.post.send(dict.fromkeys(sorted(new), self.question), kind="query")
+            self.post.send(dict.fromkeys(sorted(new), self.question), None, "query", ANSWERED)
         until = time.monotonic() + seconds
         while waiting and time.monotonic() < until:
-            for node, collected in self.post.collect(LARGEST):
+            for node, collected in self.post.collect(ENROLMENT):
                 waiting.discard(node)
                 self._note(node, collected)
             time.sleep(POLL if waiting else 0)

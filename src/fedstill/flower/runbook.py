@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from fedstill.experiment.config import identity
 from fedstill.experiment.setting import Setting
 from fedstill.flower.messages import readable
 from fedstill.flower.policy import Policy
+
+DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,10 @@ class RunBook:
     exam_round: int = -1
     exams_in_round: int = 0
     seconds: float = 0.0
+    """Of work; what a turn may take is entered when it begins, so that one which is ended counts as well."""
     bytes: int = 0
+    begun: float = 0.0
+    """When the run was enrolled for (seconds since 1970)."""
 
     def with_setting(self, setting: Setting) -> "RunBook":
         """The book with this setting agreed to; refused where it is another than before."""
@@ -43,13 +49,13 @@ class RunBook:
             raise FedstillError("a task with another setting than this run began with")
         return replace(self, setting=digest(rest))
 
-    def with_turn(self, policy: Policy, received: int) -> "RunBook":
-        """The book with one more turn begun; refused where the policy allows no more."""
+    def with_turn(self, policy: Policy, deadline: float, received: int) -> "RunBook":
+        """The book with one more turn begun, of so many seconds at most; refused where the policy allows no more."""
         if self.taken >= policy.turns_per_run:
             raise FedstillError(f"{self.taken} turns in this run: this site's policy allows no more")
-        return replace(self._with_bytes(policy, received), taken=self.taken + 1)
+        return replace(self._with(policy, deadline, received), taken=self.taken + 1)
 
-    def with_exam(self, policy: Policy, round: int, models: int, received: int) -> "RunBook":
+    def with_exam(self, policy: Policy, deadline: float, round: int, models: int, received: int) -> "RunBook":
         """The book with one more exam begun; refused where the policy allows no more."""
         if models > policy.models_per_exam:
             raise FedstillError(f"an exam of {models} models: this site's policy allows {policy.models_per_exam}")
@@ -58,22 +64,22 @@ class RunBook:
         again = self.exams_in_round if round == self.exam_round else 0
         if again >= policy.exams_per_round or round < self.exam_round:
             raise FedstillError(f"another exam in round {round + 1}: this site's policy allows no more")
-        known = self._with_bytes(policy, received)
+        known = self._with(policy, deadline, received)
         return replace(known, exams=self.exams + 1, exam_round=round, exams_in_round=again + 1)
 
-    def _with_bytes(self, policy: Policy, count: int) -> "RunBook":
+    def _with(self, policy: Policy, deadline: float, count: int) -> "RunBook":
         if self.seconds > policy.run_seconds:
             raise FedstillError(f"this run took {self.seconds:.0f} s here: this site's policy allows no more")
         if self.bytes + count > policy.run_bytes:
             raise FedstillError(f"this run moved {self.bytes} bytes here: this site's policy allows no more")
-        return replace(self, bytes=self.bytes + count)
+        return replace(self, bytes=self.bytes + count, seconds=self.seconds + policy.seconds_of(deadline))
 
 
 class RunFolder:
     """A run's folder at a site. It is named by the run's name and its unguessable number: names can be used again."""
 
     def __init__(self, state: Path, run: str, run_id: str) -> None:
-        self.path = state / "runs" / f"{run}-{run_id[:12]}"
+        self.path = state / "runs" / f"{run}-{run_id}"
         self.file = self.path / "run.json"
 
     def read(self) -> RunBook | None:
@@ -88,6 +94,19 @@ class RunFolder:
     def write(self, book: RunBook) -> None:
         """Keep the book."""
         record.write(self.file, json.dumps(asdict(book)).encode())
+
+
+def new_book(policy: Policy, state: Path, run_id: str, experiment: str) -> RunBook:
+    """The book of a run that begins; refused where the policy allows no more runs today.
+
+    What a policy allows in a run, a hub could otherwise have again and again, in one run after the other.
+    """
+    now = time.time()
+    books = (json.loads(file.read_text()) for file in state.glob("runs/*/run.json"))
+    today = sum(1 for book in books if book.get("begun", 0.0) > now - DAY)
+    if today >= policy.runs_per_day:
+        raise FedstillError(f"{today} runs began here since yesterday: this site's policy allows no more")
+    return RunBook(run_id, experiment, begun=now)
 
 
 class States:

@@ -6,12 +6,8 @@ restarted) gives the same answer again. Whatever the hub asks, the site's policy
 entered in its audit log.
 """
 
-import hashlib
-import hmac
 import json
-import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +21,7 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Env, Method
 from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
-from fedstill.core.turn import Party, ledger, method_state, turn
+from fedstill.core.turn import Party, leaving, ledger, method_state, turn
 from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
 from fedstill.data.reading import Reading
@@ -34,9 +30,10 @@ from fedstill.data.summary import summary
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.setting import Setting
-from fedstill.flower import signing
 from fedstill.flower.audit import AuditLog
+from fedstill.flower.consent import consented
 from fedstill.flower.enrolment import checksum, deployable, public_set, read_setting
+from fedstill.flower.identity import fingerprint, secret_for, secret_of
 from fedstill.flower.messages import (
     FORMAT,
     DataSummary,
@@ -56,7 +53,7 @@ from fedstill.flower.messages import (
 )
 from fedstill.flower.once import only_once
 from fedstill.flower.policy import Policy
-from fedstill.flower.runbook import RunBook, RunFolder, States, agreed_part, digest
+from fedstill.flower.runbook import RunBook, RunFolder, States, agreed_part, digest, new_book
 from fedstill.flower.sums_site import Meetings, sums_of
 
 Answered = tuple[bytes, bytes | None]
@@ -150,18 +147,15 @@ class Site:
             )
         settings = json.loads(asked.experiment)
         self._known_code(settings)
-        signer = ""
-        if self.policy.signers:
-            signer = signing.check(self.policy.signers, asked.signature, asked.run, agreed_part(settings))
         plan = self._agreed(experiment(settings))
         train, test = self.own.divided(plan.local_test, plan.dealt_by, 0)  # sizes do not depend on its number
-        wrong = self.policy.refuses_turn(plan, len(train), max(plan.clients, self.policy.least_sites))
+        wrong = self.policy.refuses_turn(plan, len(train))
         if wrong is not None:
             raise UsageError(wrong)
         agreed = digest(agreed_part(settings))
-        self._approved(asked.run, agreed, settings)
         folder = RunFolder(self.state, asked.run, asked.run_id)
-        book = folder.read() or RunBook(asked.run_id, agreed)
+        book = folder.read() or new_book(self.policy, self.state, asked.run_id, agreed)
+        signer = consented(self.policy, self.state, asked, settings)
         if book.experiment != agreed:
             raise UsageError(f"run {asked.run} has begun with another experiment")
         folder.write(book)
@@ -182,10 +176,11 @@ class Site:
         """Take a client's turn."""
         began = time.perf_counter()
         folder, book, scene = self._opened(asked)
-        wrong = self.policy.refuses_turn(scene.plan, len(scene.train), len(scene.setting.sites))
+        wrong = self.policy.refuses_turn(scene.plan, len(scene.train))
         if wrong is not None:
             raise UsageError(wrong)
-        book = book.with_turn(self.policy, len(body or b""))
+        before = book.seconds
+        book = book.with_turn(self.policy, asked.deadline, len(body or b""))
         folder.write(book)
         self.audit.write("turn", run=asked.run, round=asked.round + 1, bytes=len(body or b""))
         if any(wrapper.once for wrapper in scene.plan.wrappers):
@@ -196,14 +191,17 @@ class Site:
         party = Party(scene.train, scene.plan.wrappers)
         state, upload = turn(scene.method, env, party, states.before(asked.round), down)
         sums = sums_of(scene.plan)
-        sent = record.dumps(upload if sums is None else self.meetings.masked(sums, env, asked, state, upload))
+        leaves = upload if sums is None else self.meetings.masked(sums, env, asked, state, upload)
+        if type(leaves) is not leaving(scene.method, scene.plan.wrappers):
+            raise FedstillError(f"a {type(leaves).__name__}, which {scene.plan.title} does not declare, is not sent")
+        sent = record.dumps(leaves)
         if len(sent) > self.policy.turn_bytes:
             raise UsageError(f"an upload of {len(sent)} bytes: this site's policy allows {self.policy.turn_bytes}")
         if sums is None:
             states.put(asked.round, state, needed=asked.kept)
         spent = time.perf_counter() - began
         last = max(book.turns, asked.round + 1)
-        folder.write(replace(book, turns=last, seconds=book.seconds + spent, bytes=book.bytes + len(sent)))
+        folder.write(replace(book, turns=last, seconds=before + spent, bytes=book.bytes + len(sent)))
         self.report(f"run {asked.run}: round {asked.round + 1} took {spent:.2f} s")
         self.audit.write("sent", run=asked.run, round=asked.round + 1, bytes=len(sent), seconds=round(spent, 3))
         return Work(**self._to(asked), seconds=spent).dumps(), sent
@@ -222,7 +220,8 @@ class Site:
         models = record.loads(body or b"")
         if not isinstance(models, Models):
             raise FedstillError(f"a {type(models).__name__} where an exam has Models")
-        book = book.with_exam(self.policy, asked.round, len(models.weights), len(body or b""))
+        before = book.seconds
+        book = book.with_exam(self.policy, asked.deadline, asked.round, len(models.weights), len(body or b""))
         folder.write(book)
         self.audit.write("exam", run=asked.run, round=asked.round + 1, models=len(models.weights))
         env = scene.env
@@ -232,7 +231,7 @@ class Site:
         if own is not None:
             modules["personal"] = env.module(own, scene.client)
         marks = self._marks(asked, scene, modules, own is not None, list(models.weights))
-        folder.write(replace(book, seconds=book.seconds + time.perf_counter() - began))
+        folder.write(replace(book, seconds=before + time.perf_counter() - began))
         self.report(f"run {asked.run}: exam of {len(models.weights)} models in round {asked.round + 1}")
         return marks
 
@@ -281,8 +280,7 @@ class Site:
             client = setting.sites.index(self.name)
             folder = RunFolder(self.state, setting.run, setting.run_id).path
             env = setting.env(Storage(folder), self.device, public_set(plan, self._public(plan)))
-            own_secret = hmac.new(secret_of(self.state), f"noise of {setting.run_id}".encode(), hashlib.sha256)
-            env = replace(env, secret=own_secret.hexdigest())
+            env = replace(env, secret=secret_for(self.state, f"noise of {setting.run_id}"))
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
             own = self.own.cast(setting.brought, setting.class_names)
@@ -306,14 +304,6 @@ class Site:
         if wrong is not None:
             raise UsageError(wrong)
         return deployable(plan)
-
-    def _approved(self, run: str, agreed: str, settings: Any) -> None:
-        """Where the policy asks for a person's approval: refuse until `fedstill site --approve` gave it."""
-        if not self.policy.approval or (self.state / "approved" / agreed).exists():
-            return
-        waiting = self.state / "waiting" / f"{agreed[:12]}.json"
-        record.write(waiting, json.dumps({"run": run, "digest": agreed, "experiment": settings}, indent=2).encode())
-        raise UsageError(f"experiment {agreed[:12]} waits for approval at this site")
 
     def _public(self, plan: Experiment) -> str | None:
         """Where the public set is; a path on this machine is for the site to name, never for the hub."""
@@ -343,40 +333,6 @@ def texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from texts(item)
-
-
-def approve(state: Path, digest_begins: str) -> str:
-    """Approve a waiting experiment by the beginning of its digest; says what was approved."""
-    found = sorted((state / "waiting").glob(f"{digest_begins}*.json")) if digest_begins else []
-    if len(found) != 1:
-        known = ", ".join(file.stem for file in sorted((state / "waiting").glob("*.json"))) or "none"
-        raise UsageError(f"--approve {digest_begins}: no single experiment waits under this number; waiting: {known}")
-    waiting = json.loads(found[0].read_text())
-    record.write(state / "approved" / waiting["digest"], found[0].read_bytes())
-    found[0].unlink()
-    AuditLog(state / "audit.jsonl").write("approved", experiment=waiting["digest"], run=waiting["run"])
-    return f"approved for run {waiting['run']}: {json.dumps(waiting['experiment'])}"
-
-
-def secret_of(state: Path) -> bytes:
-    """A secret of this site's, made once."""
-    file = state / "secret"
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not file.exists():
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
-            made.write(secrets.token_bytes(32))
-    return file.read_bytes()
-
-
-def fingerprint(own: Own, secret: bytes) -> str:
-    """A checksum of a site's data that only this site could make: it tells no one else what they are."""
-    made = hmac.new(secret, digestmod=hashlib.sha256)
-    for part in (own.train, own.test):
-        if part is not None:
-            made.update(part.x.numpy().tobytes())
-            made.update(part.y.numpy().tobytes())
-    made.update("\0".join(own.class_names).encode())
-    return made.hexdigest()
 
 
 def warm_up() -> None:

@@ -82,9 +82,7 @@ class Answering:
     def __call__(self, head: bytes, body: bytes | None, given_up: Callable[[], bool]) -> tuple[bytes, bytes | None]:
         """The worker's answer to a question that passes the door."""
         asked = question(head)
-        seconds = self.policy.turn_seconds
-        if not isinstance(asked, Enrol) and asked.deadline > 0:
-            seconds = min(seconds, asked.deadline)
+        seconds = self.policy.seconds_of(0.0 if isinstance(asked, Enrol) else asked.deadline)
         try:
             return self.worker.answer(head, body, seconds, given_up)
         except Cancelled:

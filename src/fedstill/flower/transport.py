@@ -7,7 +7,6 @@ is named, and after `quarantine` failures in a row left out for the rest of the 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 from fedstill.core import record
@@ -15,8 +14,9 @@ from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.loop import admit
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.shelf import Shelf
-from fedstill.core.turn import received
+from fedstill.core.turn import leaving, received
 from fedstill.experiment.setting import Setting
+from fedstill.flower.allowance import ENROLMENT
 from fedstill.flower.caps import outsized
 from fedstill.flower.messages import (
     ExamRequest,
@@ -30,7 +30,7 @@ from fedstill.flower.messages import (
     answer,
 )
 from fedstill.flower.post import AWAY, GONE, Collected, Post
-from fedstill.flower.roster import LARGEST, POLL, Roster
+from fedstill.flower.roster import POLL, Roster
 
 SPARE = 16 << 20
 """An upload may be this many bytes larger than it should be before it is left where it is."""
@@ -85,7 +85,7 @@ class FlowerTransport:
         self.note = note
         self.failures = [0] * len(setting.sites)
         self.text = setting.text()
-        self.uploads = reduce(lambda inner, wrapper: wrapper.uploads(inner), self.plan.wrappers, method.uploads())
+        self.uploads = leaving(method, self.plan.wrappers)
         """The type of the record that leaves a site."""
         self.busy: set[int] = set()
         """Sites that are still at the task before: they get no exam, which would wait for them once more."""
@@ -110,7 +110,7 @@ class FlowerTransport:
         everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy]
         questions = {k: ExamRequest(**self.common(env, k)) for k in everyone}
         bodies: Bodies = [(record.dumps(Models(models)), everyone)]
-        answers = self.ask(env, questions, bodies, Marks, "evaluate", LARGEST)
+        answers = self.ask(env, questions, bodies, Marks, "evaluate", ENROLMENT)
         marks = {}
         for k, found in answers.items():
             wrong = self._misfit(k, found.head, models) if isinstance(found, Heard) else None
@@ -174,6 +174,7 @@ class FlowerTransport:
         """Send and collect: for each client the answer, of the right kind and to this very question, or an error."""
         until = time.monotonic() + self.plan.deadline
         self.post.forget()
+        self.post.allow(limit)
         self.roster.call(self.setting.sites, LOOK)
         nodes: dict[int, int] = {}
         answers: dict[int, Heard | FedstillError] = {}
@@ -186,7 +187,7 @@ class FlowerTransport:
                 answers[k] = NotAsked(self.roster.refused.get(site, AWAY))
             else:
                 nodes[node] = k
-        sending = _Sending(self.post, nodes, questions, bodies, name, str(env.round + 1))
+        sending = _Sending(self.post, nodes, questions, bodies, name, until, str(env.round + 1))
         sending.all()
         while len(answers) < len(questions) and time.monotonic() < until:
             for node, collected in self.post.collect(limit):
@@ -245,13 +246,21 @@ class _Sending:
     """The questions of a round on their way, sent again to a site that was started again meanwhile."""
 
     def __init__(
-        self, post: Post, nodes: dict[int, int], questions: Mapping[int, Asked], bodies: Bodies, name: str, group: str
+        self,
+        post: Post,
+        nodes: dict[int, int],
+        questions: Mapping[int, Asked],
+        bodies: Bodies,
+        name: str,
+        until: float,
+        group: str,
     ) -> None:
         self.post = post
         self.nodes = nodes
         self.questions = questions
         self.bodies = bodies
         self.name = name
+        self.until = until
         self.group = group
         online = post.nodes()
         self.since: dict[int, str | None] = {node: online[node][1] for node in nodes if node in online}
@@ -262,7 +271,7 @@ class _Sending:
         for body, clients in self.bodies:
             heads = {node: self.questions[k].dumps() for node, k in self.nodes.items() if k in clients}
             if heads:
-                self.post.send(heads, body, self.name, self.group)
+                self._send(heads, body)
 
     def again(self, roster: Roster, answers: dict[int, Any]) -> None:
         """Every other second: a site that went away is missing; one that came back has forgotten its question."""
@@ -278,4 +287,8 @@ class _Sending:
             elif self.since.get(node) not in (None, online[node][1]):
                 self.since[node] = None
                 body = next(body for body, clients in self.bodies if k in clients)
-                self.post.send({node: self.questions[k].dumps()}, body, self.name, self.group)
+                self._send({node: self.questions[k].dumps()}, body)
+
+    def _send(self, heads: Mapping[int, bytes], body: bytes | None) -> None:
+        """Answers are taken until the round's deadline."""
+        self.post.send(heads, body, self.name, max(1.0, self.until - time.monotonic()), self.group)

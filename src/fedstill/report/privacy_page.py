@@ -7,6 +7,7 @@ from typing import Any
 from fedstill.experiment.inference import plainly
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
+from fedstill.report.privacy import spent
 from fedstill.report.sections import cell, section, table
 
 SHOWN = 8
@@ -40,18 +41,11 @@ def _name(result: Result) -> str:
 
 def _spent(result: Result) -> list[str]:
     """A row for some of the rounds, with every client's ε up to then."""
-    known: dict[str, float] = {}
     rows = []
-    for row in result.rows:
-        facts = row.get("facts", {})
-        known |= facts.get("epsilon_spent", {})
-        if "epsilon_clients" in facts:
-            known["all"] = facts["epsilon_clients"]
-        if known:
-            clients = sorted(known, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))
-            told = ", ".join(f"{client}: {known[client]:.3g}" for client in clients)
-            delta = f"{facts['delta']:g}" if "delta" in facts else ""
-            rows.append(_name(result) + cell(str(row["round"])) + cell(escape(told), "left") + cell(delta))
+    for now in spent(result.rows):
+        told = ", ".join(f"{client}: {epsilon:.3g}" for client, epsilon in now.epsilon.items())
+        delta = f"{now.delta:g}" if now.delta else ""
+        rows.append(_name(result) + cell(str(now.round)) + cell(escape(told), "left") + cell(delta))
     every = max(1, -(-len(rows) // SHOWN))
     return [f"<tr>{row}</tr>" for row in rows[::-1][::every][::-1]]
 

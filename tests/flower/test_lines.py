@@ -1,0 +1,99 @@
+"""Connections that say nothing, or never stop: a stranger gets a while and a few bytes, no more."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="the deployed form needs the extra fedstill[flower]")
+
+import uvicorn
+
+from fedstill.flower import lines
+
+WAIT = 0.5
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers a request without reading its body."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server as the hub's, with little patience."""
+    monkeypatch.setattr(lines, "HEAD", WAIT)
+    config = uvicorn.Config(
+        application, port=0, http=lines.TimedProtocol, ws="none", lifespan="off", log_level="critical",
+        h11_max_incomplete_event_size=lines.LARGEST_HEAD,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield int(listening.getsockname()[1])
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture
+def line(port: int) -> Iterator[socket.socket]:
+    """A stranger's connection."""
+    with socket.create_connection(("127.0.0.1", port)) as made:
+        yield made
+
+
+def closed(line: socket.socket, drip: bytes = b"") -> bool:
+    """Does the other side close, while bytes drip in? Given up after a minute."""
+    line.settimeout(0.1)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if drip:
+                line.sendall(drip)
+            if line.recv(1 << 16) == b"":
+                return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+def test_a_silent_connection_is_closed(line: socket.socket) -> None:
+    assert closed(line)
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for(line: socket.socket) -> None:
+    line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ")
+    assert closed(line, b"a")
+
+
+def test_a_head_without_end_is_not_kept(line: socket.socket) -> None:
+    """Eighteen megabytes of headers against a bound of 64 KiB."""
+    line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+    with pytest.raises((ConnectionError, TimeoutError)):
+        line.sendall(b"X-More: aaaaaaaa\r\n" * 10**6)
+
+
+def test_a_body_that_drips_after_the_answer_does_not_keep_the_line(line: socket.socket) -> None:
+    line.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+    assert closed(line, b"a")
+
+
+def test_a_line_that_is_used_stays_open(line: socket.socket) -> None:
+    """Five requests with pauses below the bound, in all longer than it."""
+    for _ in range(5):
+        line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        said = b""
+        while not said.endswith(b"ok"):
+            said += line.recv(1 << 16)
+            assert said
+        time.sleep(0.4 * WAIT)
