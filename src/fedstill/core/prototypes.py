@@ -57,9 +57,10 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return made
     elif kind is set and not value:
         made = set()
-    elif isinstance(value, nn.Module) and _plainly_copied(kind):
-        made = memo[id(value)] = kind.__new__(kind)
-        made.__setstate__({name: _copied(item, memo) for name, item in value.__getstate__().items()})
+    elif isinstance(value, nn.Module) and _plainly_copied(kind):  # type: ignore[arg-type]
+        made = memo[id(value)] = object.__new__(kind)
+        state = value.__getstate__()  # type: ignore[no-untyped-call]
+        made.__setstate__({name: _copied(item, memo) for name, item in state.items()})
         return made
     else:
         return copy.deepcopy(value, memo)

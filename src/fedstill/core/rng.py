@@ -53,7 +53,7 @@ def seeded(seed: int) -> Iterator[None]:
 def _start_at(seed: int) -> None:
     """What `torch.manual_seed` does, for the devices in use: it also prepares those that are not, at some cost."""
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)

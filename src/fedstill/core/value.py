@@ -78,7 +78,7 @@ class Value:
     """Base of all values: checks every field's bounds and choices when it is made."""
 
     def __post_init__(self) -> None:
-        hints, values = _hints(type(self)), by_field(self)
+        hints, values = _hints(type(self)), by_field(self)  # type: ignore[arg-type]
         for f in fields(self):
             check(f.name, values[f.name], hints[f.name], f.metadata.get("bounds", {}))
 

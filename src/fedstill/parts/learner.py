@@ -42,7 +42,7 @@ class Learner:
     def __init__(self, module: nn.Module, optimizer: Stepper) -> None:
         self.module = module
         self.optimizer = optimizer
-        self.parameters = (
+        self.parameters: list[Any] = (
             optimizer.parameters
             if isinstance(optimizer, Sgd)
             else [p for group in optimizer.param_groups for p in group["params"]]
