@@ -190,7 +190,10 @@ class FlowerTransport:
                 answers[k] = NotAsked(self.roster.refused.get(site, AWAY))
             else:
                 nodes[node] = k
-        sending = _Sending(self.post, self.setting.sites, nodes, questions, bodies, name, until, str(env.round + 1))
+        since = {node: self.roster.answered[node] for node in nodes}
+        sending = _Sending(
+            self.post, self.setting.sites, nodes, questions, bodies, name, until, str(env.round + 1), since
+        )
         sending.all()
         while len(answers) < len(questions) and time.monotonic() < until:
             for node, collected in self.post.collect(limit):
