@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill.cli_app import Debug, Json, app
-from fedstill.cli_reading import Ignore, KindOf, Label, Step, Text, Time, Window, reading_of
+from fedstill.cli_fields import given, of_reading, with_fields
 
 STATE = Path("~/.fedstill/hub")
 Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
@@ -155,20 +155,14 @@ def keys(
             print(f"{file}: {use[what]}")
 
 
-@app.command()
+@app.command(cls=with_fields(of_reading("label", "time", "window", "step", "text", "ignore", "kind")))
 def site(
+    context: typer.Context,
     action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in.")] = None,
     number: Annotated[str | None, typer.Argument(help="After `approve`: the experiment's number.")] = None,
     hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
     key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
     data: Annotated[str, typer.Option(help="The site's data: table, .npz file, image folder or a name.")] = "",
-    label: Label = None,
-    time: Time = None,
-    window: Window = None,
-    step: Step = None,
-    text: Text = None,
-    ignore: Ignore = None,
-    kind: KindOf = None,
     model: Annotated[str, typer.Option(help="The site's model. [as the experiment says]")] = "auto",
     state: Annotated[Path, typer.Option(help="What the site keeps between rounds.")] = Path("~/.fedstill/site"),
     ca: Ca = None,
@@ -185,6 +179,7 @@ def site(
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
     from fedstill.core.errors import UsageError
+    from fedstill.data.reading import reading_of
     from fedstill.flower import site_process as sites
     from fedstill.flower.policy import read_policy
 
@@ -196,7 +191,7 @@ def site(
         print(approve(state.expanduser(), number))
         return
     rules = read_policy(policy, tuple(only or ()))
-    reading = reading_of(label=label, time=time, window=window, step=step, text=text, ignore=ignore, kind=kind)
+    reading = reading_of(given(context))
     if explain:
         print(sites.explain(rules))
         if data:
@@ -220,6 +215,9 @@ def deploy(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")
     ] = None,
+    private: Annotated[str | None, typer.Option(help="As of `run`: epsilon=8 for samples; clients,epsilon=4.")] = None,
+    secure_sums: Annotated[bool, typer.Option(help="The hub learns sums over the sites only.")] = False,
+    compress: Annotated[str | None, typer.Option(help="As of `run`: quantise,width=8 or top-k,share=0.1.")] = None,
     ca: Ca = None,
     insecure: Insecure = False,
     token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
@@ -238,6 +236,7 @@ def deploy(
 ) -> None:
     """Train on the hub's sites, follow the run, bring its folder and models home."""
     from fedstill.core.errors import UsageError
+    from fedstill.experiment.shorthand import wrapped
     from fedstill.flower.flwr_env import prepare
 
     prepare(Path("~/.fedstill/deploy").expanduser())
@@ -252,7 +251,7 @@ def deploy(
         if status or stop or logs:
             _look(there, run, status, stop, as_json)
         else:
-            plan = _planned(what, sites, settings or [])
+            plan = _planned(what, sites, settings or [], wrapped(private, secure_sums, compress))
             if approve:
                 print(there.approve(run, plan.plain()))
             else:
@@ -279,7 +278,7 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
             print(line, flush=True)
 
 
-def _planned(what: str, sites: int | None, settings: list[str]) -> Any:
+def _planned(what: str, sites: int | None, settings: list[str], wrappers: list[dict[str, Any]]) -> Any:
     """The experiment to be deployed."""
     from fedstill.cli_app import apply_settings, read_plan
     from fedstill.experiment.config import experiment
@@ -289,6 +288,8 @@ def _planned(what: str, sites: int | None, settings: list[str]) -> Any:
     if sites is not None:
         plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
     apply_settings(plan, settings)
+    if wrappers:
+        plan["wrappers"] = [*plan.get("wrappers", []), *wrappers]
     return deployable(experiment(plan))
 
 

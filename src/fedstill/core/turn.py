@@ -55,6 +55,10 @@ class Wrapper(Value, ABC):
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""
         return None
 
+    def beside(self, chain: "Sequence[Wrapper]") -> str | None:
+        """Why it cannot be one of these wrappers, if so; they stand innermost first."""
+        return None
+
     def fitted(self, method: AnyMethod) -> AnyMethod:
         """The method with the settings that the wrapper needs of it, where they differ."""
         return method
@@ -166,7 +170,7 @@ def misfit(method: AnyMethod, chain: Sequence[Wrapper]) -> tuple[Wrapper, str] |
     """The first wrapper that cannot be where it is, and why; None when all can."""
     upload = method.uploads()
     for wrapper in chain:
-        wrong = wrapper.misfit(method, upload)
+        wrong = wrapper.misfit(method, upload) or wrapper.beside(chain)
         if wrong:
             return wrapper, wrong
         upload = wrapper.uploads(upload)
@@ -182,11 +186,18 @@ def leaving(method: AnyMethod, chain: Sequence[Wrapper]) -> type:
 
 
 def ledger(method: AnyMethod, chain: Sequence[Wrapper]) -> dict[str, str]:
-    """Field by field, what leaves a client with these wrappers: what it carries, and what was done to it."""
+    """Field by field, what leaves a client with these wrappers: what it carries, and what was done to it.
+
+    Where a wrapper packs an upload into another record, each of its fields tells what was done to all that went in.
+    """
     upload = method.uploads()
     done: dict[str, list[str]] = {}
     for wrapper in chain:
-        upload = wrapper.uploads(upload)
+        packed = wrapper.uploads(upload)
+        if packed is not upload:
+            before = list(dict.fromkeys(effect for effects in done.values() for effect in effects))
+            done = {name: list(before) for name in declared(packed)}
+        upload = packed
         for name, effect in wrapper.effects(upload).items():
             done.setdefault(name, []).append(effect)
     return {name: "; ".join([carried, *done.get(name, [])]) for name, carried in declared(upload).items()}
