@@ -199,6 +199,9 @@ def deploy(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")
     ] = None,
+    private: Annotated[str | None, typer.Option(help="As of `run`: epsilon=8 for samples; clients,epsilon=4.")] = None,
+    secure_sums: Annotated[bool, typer.Option(help="The hub learns sums over the sites only.")] = False,
+    compress: Annotated[str | None, typer.Option(help="As of `run`: quantise,width=8 or top-k,share=0.1.")] = None,
     ca: Ca = None,
     insecure: Insecure = False,
     token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
@@ -214,6 +217,7 @@ def deploy(
 ) -> None:
     """Train on the hub's sites, follow the run, bring its folder and models home."""
     from fedstill.core.errors import UsageError
+    from fedstill.experiment.shorthand import wrapped
     from fedstill.flower.flwr_env import prepare
 
     prepare(Path("~/.fedstill/deploy").expanduser())
@@ -228,7 +232,8 @@ def deploy(
         if status or stop or logs:
             _look(there, run, status, stop, as_json)
         else:
-            _deploy(there, run, what, sites, settings or [], sign, wait, patience, out, as_json)
+            asked = wrapped(private, secure_sums, compress)
+            _deploy(there, run, what, sites, settings or [], asked, sign, wait, patience, out, as_json)
 
 
 def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None:
@@ -257,6 +262,7 @@ def _deploy(
     what: str,
     sites: int | None,
     settings: list[str],
+    wrappers: list[dict[str, Any]],
     sign: Path | None,
     wait: float,
     patience: float,
@@ -276,6 +282,8 @@ def _deploy(
     if sites is not None:
         plan.update(clients=sites, **({} if "active" in plan else {"active": 1.0}))
     apply_settings(plan, settings)
+    if wrappers:
+        plan["wrappers"] = [*plan.get("wrappers", []), *wrappers]
     checked = deployable(experiment(plan))
     signature = "" if sign is None else signed(sign, run, agreed_part(checked.plain()))
     with Live(quiet=as_json) as live:

@@ -55,6 +55,10 @@ class Wrapper(Value, ABC):
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""
         return None
 
+    def beside(self, chain: "Sequence[Wrapper]") -> str | None:
+        """Why it cannot be one of these wrappers, if so; they stand innermost first."""
+        return None
+
     def fitted(self, method: AnyMethod) -> AnyMethod:
         """The method with the settings that the wrapper needs of it, where they differ."""
         return method
@@ -166,7 +170,7 @@ def misfit(method: AnyMethod, chain: Sequence[Wrapper]) -> tuple[Wrapper, str] |
     """The first wrapper that cannot be where it is, and why; None when all can."""
     upload = method.uploads()
     for wrapper in chain:
-        wrong = wrapper.misfit(method, upload)
+        wrong = wrapper.misfit(method, upload) or wrapper.beside(chain)
         if wrong:
             return wrapper, wrong
         upload = wrapper.uploads(upload)

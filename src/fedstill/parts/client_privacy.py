@@ -24,9 +24,13 @@ from fedstill.core.record import Carries, State
 from fedstill.core.turn import AnyMethod, Turn, Wrapper, wrappers
 from fedstill.core.value import by_field, setting
 from fedstill.parts.accounting import client_epsilon, client_noise
-from fedstill.parts.gather import Changed, LastUpload
+from fedstill.parts.gather import Changed, LastUpload, Remember, gather_of
 from fedstill.parts.noise import gaussian, key_of, stream_of
+from fedstill.parts.secure_sums import SecureSums
 from fedstill.parts.sums import counters, not_sums, origin, readable, rebuilt, shared, summing, vector
+
+STEPS, COUNTED = 6, 0.2
+"""Noisy counts by which a clip is found in a round, and the share of σ⁻² that they spend."""
 
 
 @wrappers.register("private-clients")
@@ -38,11 +42,14 @@ class PrivateClients(Wrapper):
     epsilon: float | None = setting(None, gt=0, doc="ε that the whole run may cost a client; none: no limit")
     delta: float = setting(1e-5, gt=0, lt=1, doc="δ: below 1 over the number of clients")
     clip: float = setting(1.0, gt=0, doc="norm that what a client sends is clipped to")
+    quantile: float | None = setting(
+        None, gt=0, lt=1, doc="clip in every round to the norm that this share of the clients keeps; none: to clip"
+    )
     noise: float | None = setting(
         None, gt=0, doc="σ in units of 2·clip, how far one client moves the sum; none: from ε"
     )
-    clients: int | None = setting(None, ge=1, doc="clients that are drawn from (K); none: the run's")
-    active: int | None = setting(None, ge=1, doc="clients drawn in a round (m); none: the run's")
+    clients: int | None = setting(None, ge=1, doc="clients that are drawn from (K): the run's")
+    active: int | None = setting(None, ge=1, doc="clients drawn in a round (m): the run's")
     shared: float = setting(
         0.0, ge=0, le=1, doc="the clients add the noise, and this share of them is certain to be summed; 0: the server"
     )
@@ -64,7 +71,20 @@ class PrivateClients(Wrapper):
         """Needs a server that uses sums only, and weights that go down."""
         if "weights" not in {f.name for f in fields(method.downloads())}:
             return "clips how far a client moves the weights it got; this method sends none down"
+        if self.quantile is not None and isinstance(gather_of(method), Remember):
+            return "with quantile only the server knows the clip, so clients can keep no slots; set gather=everyone"
         return not_sums(method, upload)
+
+    def beside(self, chain: Sequence[Wrapper]) -> str | None:
+        """Shared noise adds up under secure sums alone, and only if as many are certain to be summed."""
+        if not self.shared:
+            return None
+        if self.quantile is not None:
+            return "quantile: a server that sees sums only cannot look at norms; set a clip"
+        least = max((w.threshold for w in chain if isinstance(w, SecureSums)), default=0.0)
+        if least < self.shared - 1e-9:
+            return f"shared = {self.shared:.3g}: needs secure-sums with threshold ≥ {self.shared:.3g}"
+        return None
 
     def unfit(self, module: nn.Module) -> str | None:
         """Counters are no part of a vector."""
@@ -72,13 +92,12 @@ class PrivateClients(Wrapper):
 
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "PrivateClients":
         """K, m, and the σ that spends ε in all rounds."""
-        known = replace(self, clients=self.clients or clients, active=self.active or active)
-        assert known.clients is not None
-        if known.delta * known.clients >= 1:
-            raise UsageError(f"delta = {known.delta:g}: must be < 1/{known.clients}, one over the number of clients")
+        known = replace(self, clients=clients, active=active)
+        if known.delta * clients >= 1:
+            raise UsageError(f"delta = {known.delta:g}: must be < 1/{clients}, one over the number of clients")
         if known.noise is not None or known.epsilon is None:
             return known
-        return replace(known, noise=client_noise(known.epsilon, known.clients, known.drawn, rounds, known.delta))
+        return replace(known, noise=client_noise(known.epsilon, clients, known.drawn, rounds, known.delta))
 
     @property
     def drawn(self) -> int:
@@ -97,13 +116,22 @@ class PrivateClients(Wrapper):
     def effects(self, upload: type) -> Mapping[str, str]:
         """Everything additive is covered; the rest is a counter."""
         limit = "noise on the sum" if self.epsilon is None else f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})"
-        effect = f"clipped to {self.clip:g}; {limit} for each client"
+        norm = f"{self.clip:g}" if self.quantile is None else f"the {self.quantile:g} quantile of the norms"
+        effect = f"clipped to {norm}; {limit} for each client"
         return {f.name: effect for f in fields(upload) if f.metadata["carries"] is not Carries.VERSION}
 
+    def std(self, clip: float) -> float:
+        """Standard deviation of the noise on the sum: σ times how far replacing one client moves it.
+
+        Where the clip is looked for with noisy counts, these have their part: all together they cost as much as one
+        release with σ, since σ⁻² is the sum of all releases' σ⁻².
+        """
+        return (self.noise or 0.0) / math.sqrt(1.0 if self.quantile is None else 1 - COUNTED) * 2 * clip
+
     @property
-    def std(self) -> float:
-        """Standard deviation of the noise on the sum: σ times how far replacing one client moves it."""
-        return (self.noise or 0.0) * 2 * self.clip
+    def count_std(self) -> float:
+        """Standard deviation of the noise on each of the counts; one client replaced moves a count by one."""
+        return (self.noise or 0.0) * math.sqrt(STEPS / COUNTED)
 
     def spent(self, rounds: int) -> float:
         """ε of so many rounds."""
@@ -116,13 +144,15 @@ class PrivateClients(Wrapper):
 
         def clipped(env: Env, state: Any, down: Any, data: Any) -> tuple[Any, Any]:
             state, upload = turn(env, state, down, data)
+            if self.quantile is not None:
+                return state, upload  # the server, which sees all norms, clips
             start = origin(upload, down)
             short = start + shortened(vector(upload) - start, self.clip)
             protected = rebuilt(upload, short)
             if isinstance(upload, Changed):
                 state = with_slot(state, moved_slot(upload, protected))
             if self.shared:
-                std = self.std / math.sqrt(math.ceil(self.shared * (self.active or 1)))
+                std = self.std(self.clip) / math.sqrt(math.ceil(self.shared * (self.active or 1)))
                 protected = rebuilt(protected, short + self.draw(env, std, len(short), [protected]))
             return state, protected
 
@@ -137,28 +167,46 @@ class PrivateClients(Wrapper):
         if self.epsilon is not None and self.spent(env.round + 1) > self.epsilon * (1 + 1e-9):
             why = f"privacy: ε = {self.epsilon:g} would be exceeded ({self.spent(env.round):.3g} spent so far)"
             return [replace(reply, upload=None, error=reply.error or why) for reply in replies]
-        total = torch.stack([self.bounded(reply) for reply in good]).sum(0)
+        uploads = [reply.upload for reply in good]
+        clip = self.clip if self.quantile is None else self.found_clip(env, good)
+        total = torch.stack([self.bounded(reply, clip) for reply in good]).sum(0)
         if not self.shared:
-            total = total + self.draw(env, self.std, len(total), [reply.upload for reply in good])
+            total = total + self.draw(env, self.std(clip), len(total), uploads)
         alike = sum(env.sizes) / env.clients
         means = iter(shared(good, total / len(good), [alike] * len(good)))
         return [reply if reply.error else next(means) for reply in replies]
 
-    def bounded(self, reply: Reply[Any]) -> Tensor:
+    def bounded(self, reply: Reply[Any], clip: float) -> Tensor:
         """A reply's vector, clipped again: compression may have made it longer, and not every client is honest."""
         numbers = vector(reply.upload)
         if reply.down is None or self.shared:  # with its noise it is longer
             return numbers
         start = origin(reply.upload, reply.down)
-        return start + shortened(numbers - start, self.clip)
+        return start + shortened(numbers - start, clip)
 
-    def draw(self, env: Env, std: float, count: int, uploads: Sequence[Any]) -> Tensor:
+    def found_clip(self, env: Env, good: Sequence[Reply[Any]]) -> float:
+        """The norm that `quantile` of the round's clients keep, found by noisy counts of who is below it.
+
+        Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning with Adaptive Clipping. NeurIPS 2021: a
+        clip that too many keep is made smaller, C ← C exp(−η (b̄ − γ)). Here a few such steps are made in every round,
+        from `clip` on, so that nothing need be kept or sent down.
+        """
+        assert self.quantile is not None
+        norms = [float((vector(r.upload) - origin(r.upload, r.down)).norm()) for r in good]
+        noise = self.draw(env, self.count_std, STEPS, [r.upload for r in good], "counts").tolist()
+        clip = self.clip
+        for extra in noise:
+            share = (sum(norm <= clip for norm in norms) + extra) / len(norms)
+            clip *= math.exp(self.quantile - min(1.0, max(0.0, share)))
+        return clip
+
+    def draw(self, env: Env, std: float, count: int, uploads: Sequence[Any], purpose: str = "noise") -> Tensor:
         """Noise for a sum: keyed by all that goes into it, so that other uploads never meet the same noise."""
         key = secrets.token_bytes(32)
         if self.keyed:
             digest = hashlib.blake2b(b"".join(record.dumps(upload) for upload in uploads)).hexdigest()
             key = key_of(env.seed, "private clients", digest, env.round, env.client)
-        return gaussian(stream_of(key, "noise"), std, count, not self.keyed)
+        return gaussian(stream_of(key, purpose), std, count, not self.keyed)
 
     def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
         """ε that the run has cost every client so far, at δ."""

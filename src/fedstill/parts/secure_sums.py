@@ -85,7 +85,7 @@ class SecureSums(Wrapper):
     by_samples: bool | None = setting(
         None, doc="clients count by their samples, or (false) all alike; none: as the method"
     )
-    active: int | None = setting(None, ge=1, doc="clients of a round, whose sum 32 bits must hold; none: the run's")
+    active: int | None = setting(None, ge=1, doc="clients of a round, whose sum 32 bits must hold: the run's")
     lost: tuple[float, ...] = setting(
         (0.0, 0.0, 0.0, 0.0), doc="simulated: probability that a client is lost in each of the four phases"
     )
@@ -108,10 +108,10 @@ class SecureSums(Wrapper):
 
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "SecureSums":
         """Whether clients count by samples is the method's affair."""
-        if (self.active or active) > MOST_MEMBERS:
-            raise UsageError(f"active = {self.active or active}: secure sums are of at most {MOST_MEMBERS} clients")
+        if active > MOST_MEMBERS:
+            raise UsageError(f"active = {active}: secure sums are of at most {MOST_MEMBERS} clients")
         alike = method.server_sums != "samples" if self.by_samples is None else not self.by_samples
-        return replace(self, by_samples=not alike, active=self.active or active)
+        return replace(self, by_samples=not alike, active=active)
 
     def unfit(self, module: nn.Module) -> str | None:
         """Counters are no part of a vector."""
