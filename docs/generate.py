@@ -161,7 +161,7 @@ def described(name: str, command: click.Command) -> list[str]:
 def options(command: click.Command) -> str:
     """A table of a command's arguments and options."""
     rows = []
-    for parameter in command.params:
+    for parameter in command.get_params(click.Context(command)):
         if parameter.name in ("help", "debug"):
             continue
         option = isinstance(parameter, click.Option)

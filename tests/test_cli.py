@@ -1,12 +1,12 @@
 """The user's commands, end to end: what they print, what they write, how they fail."""
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import typer
@@ -217,15 +217,14 @@ def test_help_tells_of_every_argument_and_eats_no_default(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every word of every argument's and option's help is in what is printed, `[mnist-5k]` too."""
-    import typer
-
     from fedstill.cli_app import app
 
     monkeypatch.setenv("COLUMNS", "300")
     code, out, _ = call(f"{name} --help", capsys)
     assert code == 0
     shown = " ".join(out.split())
-    for parameter in typer.main.get_command(app).commands[name].params:  # type: ignore[attr-defined]
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    for parameter in command.get_params(click.Context(command)):
         about = str(getattr(parameter, "help", "") or "").replace("`", "")
         assert about, f"{parameter.name} says nothing of itself"
         assert about in shown, parameter.name
@@ -321,13 +320,20 @@ def test_a_report_does_not_write_over_what_is_not_a_page_of_ours(
         assert call(f"report {a_run} -o {tmp_path / 'page.html'}", capsys)[0] == 0
 
 
-def test_run_has_an_option_for_every_setting_that_asks_for_one_and_shows_its_default() -> None:
-    """A setting's field says that it is an option; the words in brackets at the end of its help are its default."""
-    options = {p.name: p for p in typer.main.get_command(cli_app.app).commands["run"].params}  # type: ignore[attr-defined]
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_options_come_from_fields_with_their_meaning_their_default_and_their_choices(command: str) -> None:
+    """No option repeats what a field says: it is made of it, so a new field that asks for one has it at once."""
+    group = typer.main.get_command(cli_app.app)
+    one = group.commands[command]  # type: ignore[attr-defined]
+    options = {p.name: p for p in one.get_params(click.Context(one))}
     for field in fields(Experiment):
-        if not field.metadata.get("option"):
+        if not field.metadata.get("option") or (command == "sweep" and field.name == "seed"):
             continue
-        assert field.name in options, field.name
-        shown = re.search(r"\[([^\]]+)\]$", options[field.name].help)
-        if shown and isinstance(field.default, int | float | str) and field.name != "workers":
-            assert type(field.default)(shown[1]) == field.default, field.name
+        help = options[field.name].help
+        assert help.lower().startswith(f"{field.metadata['doc']}.".lower()), field.name
+        if field.default not in (None, (), ""):
+            named = "dirichlet" if field.name == "partition" else field.default
+            assert help.endswith(f" [{named}]"), field.name
+    assert isinstance(options["device"].type, click.Choice)
+    assert {"alpha", "label", "site", "tokenizer"} <= options.keys()
+    assert isinstance(options["clients"].type, click.types.IntParamType)

@@ -10,15 +10,16 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app, apply_settings, choices, finish, names, read_plan
-from fedstill.cli_reading import Ignore, KindOf, Label, Resize, SiteColumn, Step, Text, Time, Window
+from fedstill.cli_app import Debug, Json, Tag, app, apply_settings, choices, finish, names, read_plan
+from fedstill.cli_fields import given, of_experiment, with_fields
 
 TRACKED = ("per-class",)
 """What --track can also report."""
 
 
-@app.command()
+@app.command(cls=with_fields(of_experiment()))
 def run(
+    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(
@@ -26,81 +27,13 @@ def run(
             autocompletion=names("methods", files=True),
         ),
     ],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Data set, table, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)
-        ),
-    ] = None,
-    label: Label = None,
-    site: SiteColumn = None,
-    time: Time = None,
-    window: Window = None,
-    step: Step = None,
-    text: Text = None,
-    ignore: Ignore = None,
-    kind: KindOf = None,
-    resize: Resize = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
-    active: Annotated[
-        float | None, typer.Option(help="Share (≤ 1) or number of clients active in a round. [0.2]")
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Dirichlet α of the partition: small is heterogeneous. [0.1]")
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(help="Partition (see `fedstill ls partitions`). [dirichlet]", autocompletion=names("partitions")),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="End the run after this many evaluated rounds without a better AMP.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random stream. [1]")] = None,
-    samples: Annotated[int | None, typer.Option(help="Stratified subset of this many training samples.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model, or package.module:factory. [auto]", autocompletion=names("models"))
-    ] = None,
-    models: Annotated[str | None, typer.Option(help="Comma-separated models, for clients that differ.")] = None,
-    public: Annotated[
-        str | None,
-        typer.Option(
-            help="Public set: a share of every class, or a data set. [0.1 where needed]",
-            autocompletion=names("data", files=True),
-        ),
-    ] = None,
-    local_test: Annotated[
-        float | None, typer.Option(help="Share of a client's samples kept as its test. [0.2]")
-    ] = None,
-    attack: Annotated[
-        str | None,
-        typer.Option(
-            help="Attack of the malicious clients (see `fedstill ls attacks`).", autocompletion=names("attacks")
-        ),
-    ] = None,
-    malicious: Annotated[str | None, typer.Option(help="Share of malicious clients, or a list: 1,3,5.")] = None,
-    drop: Annotated[float | None, typer.Option(help="Probability that an active client does not answer. [0]")] = None,
     private: Annotated[
         str | None, typer.Option(help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client.")
     ] = None,
     compress: Annotated[str | None, typer.Option(help="quantise,width=8 or top-k,share=0.1: fewer bytes up.")] = None,
     secure_sums: Annotated[bool, typer.Option(help="The server learns sums over the clients only.")] = False,
-    workers: Annotated[
-        str | None, typer.Option(help="N processes, inline or threads: same bits. [one per core]")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, mps or auto. [cpu]", autocompletion=choices("cpu", "cuda", "mps", "auto")),
-    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any other setting of method or experiment.")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="What AMP, FM and WLP are made of (see `fedstill ls metrics`). [accuracy]",
-            autocompletion=names("metrics"),
-        ),
     ] = None,
     track: Annotated[
         str | None, typer.Option(help="per-class: also report accuracy per class.", autocompletion=choices(*TRACKED))
@@ -127,16 +60,7 @@ def run(
     if track is not None and track not in TRACKED:
         raise typer.BadParameter(f"{track!r}: must be one of {', '.join(TRACKED)}", param_hint="--track")
     plan = read_plan(what)
-    given = {
-        "data": data, "clients": clients, "active": active, "alpha": alpha, "partition": partition, "rounds": rounds,
-        "patience": patience, "seed": seed, "samples": samples, "model": model, "public": _number(public),
-        "local_test": local_test,
-        "attack": attack, "malicious": malicious, "drop": drop, "workers": workers, "device": device, "metric": metric,
-        "label": label, "site": site, "time": time, "window": window, "step": step, "text": text, "ignore": ignore,
-        "kind": kind, "resize": resize,
-        "models": models and tuple(models.split(",")), "per_class": track and True,
-    }  # fmt: skip
-    plan.update({key: value for key, value in given.items() if value is not None})
+    plan.update(given(context) | ({"per_class": True} if track else {}))
     if asked := wrapped(private, secure_sums, compress):
         plan["wrappers"] = [*plan.get("wrappers", []), *asked]
     apply_settings(plan, settings or [])
@@ -145,11 +69,10 @@ def run(
     finish(result, as_json)
 
 
-@app.command()
+@app.command(cls=with_fields(of_experiment("rounds", "workers")))
 def resume(
+    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
-    rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds in all.")] = None,
-    workers: Annotated[str | None, typer.Option(help="N processes, inline or threads.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -158,13 +81,14 @@ def resume(
     from fedstill.report.terminal import Live
 
     with Live(quiet=as_json) as live:
-        result = runs.resume(path, watcher=live, rounds=rounds, workers=workers)
+        result = runs.resume(path, watcher=live, **given(context))
     finish(result, as_json)
 
 
 @app.command()
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    tag: Tag = None,
     as_json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
@@ -174,7 +98,7 @@ def compare(
     """Compare runs: mean ± spread over seeds, last and best round."""
     from fedstill.report import tables
 
-    results = tables.collect(paths)
+    results = tables.collect(paths, tag or ())
     rows, metrics = tables.comparison(results), tables.metrics_of(results)
     if as_json:
         print(json.dumps(rows, indent=1))
@@ -191,21 +115,42 @@ def list_things(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, models, data, partitions, gathers, attacks, generators, metrics or presets.",
+            help="methods, models, data, partitions, gathers, attacks, wrappers, generators, metrics, presets or runs.",
             autocompletion=names("kinds"),
         ),
     ] = "methods",
+    tag: Tag = None,
+    folder: Annotated[Path, typer.Option("--in", help="Of runs: the folder to look in.")] = Path("runs"),
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """List what there is, with a line on each."""
-    from fedstill.report import catalogue
+    from fedstill.report import catalogue, run_list
 
-    rows = catalogue.listing(what)
+    if tag and what != "runs":
+        raise typer.BadParameter("only runs have tags", param_hint="--tag")
+    rows = run_list.listing(folder, tag or ()) if what == "runs" else catalogue.listing(what)
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
     else:
         catalogue.show_listing(rows)
+
+
+@app.command("tag")
+def tag_run(
+    path: Annotated[Path, typer.Argument(help="The run's folder.")],
+    words: Annotated[list[str] | None, typer.Argument(help="Tags to add.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A tag to take away, again for more.")] = None,
+    note: Annotated[str | None, typer.Option(help="A sentence on the run, instead of the one it has.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Give a run tags and a note; without either, say which it has."""
+    from fedstill.experiment.annotate import annotate
+    from fedstill.experiment.result import Result
+
+    tags = annotate(path, words or (), remove or (), note)
+    told = Result.read(path).experiment["note"]
+    print(f"{path}: {', '.join(tags) or 'no tag'}{f' · {told}' if told else ''}")
 
 
 @app.command()
@@ -286,13 +231,6 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         catalogue.show_examination(found)
 
 
-def _number(text: str | None) -> Any:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
-
-
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; errors are one line, exit codes 0, 1 (a run failed) and 2 (bad usage)."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -329,6 +267,7 @@ from fedstill import (  # noqa: E402 (their commands join the app, after these)
     cli_demo,  # noqa: F401
     cli_deploy,  # noqa: F401
     cli_distil,  # noqa: F401
+    cli_publish,  # noqa: F401
     cli_reports,  # noqa: F401
     cli_results,  # noqa: F401
 )

@@ -7,48 +7,27 @@ from typing import Annotated, Any
 import typer
 
 from fedstill.cli_app import Debug, Json, app, names
-from fedstill.cli_reading import (
-    Ignore,
-    KindOf,
-    Label,
-    Resize,
-    SiteColumn,
-    Step,
-    Text,
-    Time,
-    Window,
-    reading_of,
-)
+from fedstill.cli_fields import given, of_reading, with_fields
 
 
-@app.command("data")
+@app.command("data", cls=with_fields(of_reading()))
 def look_at_data(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Argument(
             help="A data set, an image folder, a table or an .npz file.", autocompletion=names("data", files=True)
         ),
     ],
-    label: Label = None,
-    site: SiteColumn = None,
-    time: Time = None,
-    window: Window = None,
-    step: Step = None,
-    text: Text = None,
-    ignore: Ignore = None,
-    kind: KindOf = None,
-    resize: Resize = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Look at data before it runs: columns, missing values, classes, sites, and what each method would do with them."""
     from fedstill.data import load
     from fedstill.data.look import look
+    from fedstill.data.reading import reading_of
 
-    reading = reading_of(
-        label=label, site=site, time=time, window=window, step=step, text=text, ignore=ignore, kind=kind, resize=resize
-    )
-    dataset = load(data, reading)
+    dataset = load(data, reading_of(given(context)))
     seen, plans = look(dataset), _plans(dataset)
     if as_json:
         print(json.dumps({**asdict(seen), "methods": plans}, indent=1, ensure_ascii=False))
@@ -65,8 +44,8 @@ def _plans(dataset: Any) -> list[dict[str, str]]:
     from fedstill.models import auto
 
     model, plural, rows = auto(dataset.kind), dataset.kind.plural, []
-    for name in methods:
-        method = methods[name]()
+    for name, known in methods.usable():
+        method = known()
         there = {f.name for f in fields(method)}
         does = [f"trains {model}"]
         if method.needs_public:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill.cli_app import Debug, Json, app
-from fedstill.cli_reading import Ignore, KindOf, Label, Step, Text, Time, Window, reading_of
+from fedstill.cli_fields import given, of_reading, with_fields
 
 STATE = Path("~/.fedstill/hub")
 Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
@@ -138,20 +138,14 @@ def keys(
             print(f"{file}: {use[what]}")
 
 
-@app.command()
+@app.command(cls=with_fields(of_reading("label", "time", "window", "step", "text", "ignore", "kind")))
 def site(
+    context: typer.Context,
     action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in.")] = None,
     number: Annotated[str | None, typer.Argument(help="After `approve`: the experiment's number.")] = None,
     hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
     key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
     data: Annotated[str, typer.Option(help="The site's data: table, .npz file, image folder or a name.")] = "",
-    label: Label = None,
-    time: Time = None,
-    window: Window = None,
-    step: Step = None,
-    text: Text = None,
-    ignore: Ignore = None,
-    kind: KindOf = None,
     model: Annotated[str, typer.Option(help="The site's model. [as the experiment says]")] = "auto",
     state: Annotated[Path, typer.Option(help="What the site keeps between rounds.")] = Path("~/.fedstill/site"),
     ca: Ca = None,
@@ -166,6 +160,7 @@ def site(
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
     from fedstill.core.errors import UsageError
+    from fedstill.data.reading import reading_of
     from fedstill.flower import site_process as sites
     from fedstill.flower.policy import read_policy
 
@@ -177,7 +172,7 @@ def site(
         print(approve(state.expanduser(), number))
         return
     rules = read_policy(policy, tuple(only or ()))
-    reading = reading_of(label=label, time=time, window=window, step=step, text=text, ignore=ignore, kind=kind)
+    reading = reading_of(given(context))
     if explain:
         print(sites.explain(rules))
         if data:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app, apply_settings, names, read_plan
+from fedstill.cli_app import Debug, Json, Tag, app, apply_settings, choices, names, read_plan
+from fedstill.cli_fields import given, of_experiment, with_fields
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds (1, 2, …).")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [one per core]")]
@@ -22,12 +23,13 @@ def report(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Its title.")] = None,
+    tag: Tag = None,
     debug: Debug = False,
 ) -> None:
     """Write one page that compares runs; it opens offline, on a phone too."""
     from fedstill.report import html
 
-    for note in html.report(paths, out, title):
+    for note in html.report(paths, out, title, tag or ()):
         print(f"note: {note}", file=sys.stderr)
     print(out)
 
@@ -143,22 +145,23 @@ def _queue(out: Path, results: Path, budget: str, jobs: int | None, dry_run: boo
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=with_fields(of_experiment(but=("seed",))))
 def sweep(
+    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(help="A method's name or an experiment.toml.", autocompletion=names("methods", files=True)),
     ],
-    grid: Annotated[list[str] | None, typer.Option(help="name=a,b,c: what to vary; several make a grid.")] = None,
-    seeds: Seeds = 1,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Data set, .npz file or image folder. [mnist-5k]", autocompletion=names("data", files=True)),
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="name=a,b,c: what to vary; several make a grid. With --search also name=low..high."),
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients. [20]")] = None,
-    active: Annotated[float | None, typer.Option(help="Share or number of clients active in a round. [0.2]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet α of the partition. [0.1]")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of communication. [20]")] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(help="optuna: try what it proposes instead of every point.", autocompletion=choices("optuna")),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="With --search: points that are tried.")] = 20,
+    seeds: Seeds = 1,
     settings: Settings = None,
     out: Annotated[Path, typer.Option(help="Where runs and the page go.")] = Path("runs/sweep"),
     jobs: Jobs = None,
@@ -166,7 +169,7 @@ def sweep(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a method over a grid of settings and compare. Finished points are not run again."""
+    """Run a method over a grid of settings, or search it, and compare. Finished points are not run again."""
     from fedstill.experiment import batch
     from fedstill.experiment import sweep as sweeps
     from fedstill.report import grid as grids
@@ -174,11 +177,15 @@ def sweep(
     from fedstill.report.tables import show
 
     base = read_plan(what)
-    given = {"data": data, "clients": clients, "active": active, "alpha": alpha, "rounds": rounds}
-    base.update({key: value for key, value in given.items() if value is not None})
+    base.update(given(context))
     apply_settings(base, settings or [])
+    if search is not None:
+        if search != "optuna":
+            raise typer.BadParameter(f"{search!r}: must be optuna", param_hint="--search")
+        _search(base, grid or [], trials, seeds, out, jobs, dry_run, as_json)
+        return
     varied = sweeps.axes(grid or [])
-    points = sweeps.points([(v, _with(base, v)) for v in sweeps.combinations(varied)], seeds, out)
+    points = sweeps.points([(v, _with(base, v)) for v in sweeps.combinations(varied)], range(1, seeds + 1), out)
     say(f"{len(points)} points, {sum(len(point.jobs) for point in points)} runs")
     if dry_run:
         print("\n".join(forecast([(point.label, point.jobs) for point in points], jobs)))
@@ -190,8 +197,67 @@ def sweep(
         print(json.dumps(rows, indent=1))
     elif rows:
         show(rows)
-    page = grids.page(points, varied, done, failed, out, _typed())
+    lead = ("Grid", grids.section(points, varied, done))
+    page = grids.page(points, done, failed, out, _typed(), f"Sweep over {', '.join(varied)}", lead)
     say(f"page: {page}" if page else "no run came to its end: no page")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _search(
+    base: Mapping[str, Any],
+    grid: list[str],
+    trials: int,
+    seeds: int,
+    out: Path,
+    jobs: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Try what Optuna proposes; then run the best and the settings as given with the seeds that are reported."""
+    from fedstill.core.errors import UsageError
+    from fedstill.experiment import batch, sweep
+    from fedstill.experiment import search as searches
+    from fedstill.report import grid as grids
+    from fedstill.report import search as found
+    from fedstill.report.progress import forecast, say, teller
+    from fedstill.report.tables import show
+
+    if seeds >= searches.TUNING_SEED:
+        raise UsageError(f"seeds = {seeds}: must be < {searches.TUNING_SEED}; from there on they are used to search")
+    space, room = searches.space(grid), out / "trials"
+    if dry_run:
+        begin = searches.first(space, lambda values: _with(base, values), room)[:trials]
+        print("\n".join(forecast([(point.label, point.jobs) for point in begin], jobs)))
+        print(f"the first of {trials} trials; then {2 * seeds} runs with the seeds that are reported")
+        return
+    tell = teller()
+    tried = searches.search(
+        space,
+        lambda values: _with(base, values),
+        room,
+        trials,
+        run=lambda points: batch.carry_out(points, room, jobs, tell),
+    )
+    values = searches.best(tried).point.values
+    say(f"best of {trials} trials: {searches.best(tried).point.label}")
+    plans = [({}, _with(base, {})), (values, _with(base, values))]
+    points = sweep.points(plans, range(1, seeds + 1), out)
+    failed = batch.carry_out(points, out, jobs, tell)
+    done = batch.results(points)
+    rows = grids.rows(points, done)
+    known = {"best": dict(values), "trials": [trial.plain() for trial in tried], "rows": rows}
+    (out / "search.json").write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    found.write_best(tried, plans[1][1], out / "best.toml")
+    if as_json:
+        print(json.dumps(known, indent=1))
+    elif rows:
+        show(rows)
+    if done:
+        lead = ("Search", found.section(tried, next(iter(done.values())).metric("amp")))
+        page = grids.page(points, done, failed, out, _typed(), f"Search over {', '.join(space)}", lead)
+        say(f"page: {page}")
+    say(f"fedstill run {out / 'best.toml'}")
     if failed:
         raise typer.Exit(1)
 

@@ -1,6 +1,7 @@
 """Things of a user's own, from a file outside the package: by `package.module:Name` and by entry point."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,6 +183,21 @@ def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.
     made: Any = build_named(Method, {"name": "mine", "lr": 0.5})
     assert plain(made)["name"] == "mine"
     assert made.lr == 0.5
+
+
+@pytest.mark.parametrize("words", ["ls methods", "ls data", "advise", "doctor"])
+def test_an_installed_thing_that_cannot_be_loaded_is_a_line_and_stops_nothing(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {g: (EntryPoint("gone", "not_there:Gone", g),) for g in ("fedstill.method", "fedstill.data_set")}
+    monkeypatch.setattr("fedstill.core.registry.declared_in", lambda group: broken.get(group, ()))
+    with pytest.raises(SystemExit) as leave:
+        main(words.split())
+    out, err = capsys.readouterr()
+    assert not leave.value.code
+    assert "fedavg" in out or "mnist" in out
+    (line,) = set(err.splitlines())
+    assert re.fullmatch(r"note: .*gone.*not_there:Gone cannot be loaded: ModuleNotFoundError: .*; left out", line)
 
 
 @pytest.mark.parametrize(

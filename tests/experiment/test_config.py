@@ -9,7 +9,8 @@ from smallest import small_method
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
 from fedstill.data import IID, Dirichlet
-from fedstill.experiment.config import experiment, read, toml
+from fedstill.experiment.config import experiment, read
+from fedstill.experiment.toml import toml
 from fedstill.report.catalogue import starter
 
 

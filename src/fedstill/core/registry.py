@@ -65,6 +65,10 @@ def declared_in(group: str) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 class Registry(Mapping[str, Any], Generic[T]):
     """A mapping from names to the things registered under them; a wrong name lists the known ones."""
 
@@ -117,6 +121,17 @@ class Registry(Mapping[str, Any], Generic[T]):
         if name not in self._entries:
             raise unknown(self.kind, name, self)
         return self._entries[name]
+
+    def usable(self, tell: Callable[[str], None] = _say) -> Iterator[tuple[str, Any]]:
+        """Names and things, for who goes through all of them.
+
+        What an installed package declares and cannot be loaded is left out; `tell` gets a line that says why.
+        """
+        for name in self:
+            try:
+                yield name, self[name]
+            except UsageError as error:
+                tell(f"note: {error}; left out")
 
     def __contains__(self, name: object) -> bool:
         known = name in self._entries or name in self._later or name in self._declared

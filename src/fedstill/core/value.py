@@ -22,6 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from fedstill.core.errors import UsageError, unknown
@@ -37,8 +38,8 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
-Decides = Literal["bits", "running", "reporting"]
-"""What a setting decides: a run's bits; only where and how fast it runs; only what is looked at and written."""
+Decides = Literal["bits", "running", "reporting", "nothing"]
+"""What a setting decides: a run's bits; only where and how fast it runs; only what is looked at; nothing at all."""
 
 
 _PLAIN: dict[Any, tuple[type, str]] = {
@@ -55,11 +56,14 @@ def _optional(hint: Any) -> bool:
     return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
 
 
-def setting(default: Any, *, doc: str = "", decides: Decides = "bits", option: bool = False, **bounds: float) -> Any:
+def setting(
+    default: Any, *, doc: str = "", decides: Decides = "bits", option: bool | str = False, **bounds: float
+) -> Any:
     """A field of a value.
 
     `default`: its value when nothing is said; `doc`: what it means; `decides`: what it changes (see `Decides`);
-    `option`: whether the command line has an option of this name; `bounds`: `gt`, `ge`, `lt`, `le`.
+    `option`: whether the command line has an option of this name, or which kind of thing (see `fedstill ls`) this
+    option names; `bounds`: `gt`, `ge`, `lt`, `le`.
     """
     return field(default=default, metadata={"doc": doc, "decides": decides, "option": option, "bounds": bounds})
 
@@ -74,9 +78,15 @@ class Value:
     """Base of all values: checks every field's bounds and choices when it is made."""
 
     def __post_init__(self) -> None:
-        hints, values = typing.get_type_hints(type(self)), by_field(self)
+        hints, values = _hints(type(self)), by_field(self)  # type: ignore[arg-type]
         for f in fields(self):
             check(f.name, values[f.name], hints[f.name], f.metadata.get("bounds", {}))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a class's fields."""
+    return typing.get_type_hints(cls)
 
 
 def by_field(value: Any, cls: type | None = None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ partitions: Registry[Partition] = Registry("partition", Partition)
 class Dirichlet(Partition):
     """Label skew: each class is divided over the clients in proportions drawn from Dir(α)."""
 
-    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="concentration: the smaller, the fewer classes a client sees")
+    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
     min_samples: int = setting(10, ge=1, doc="samples every client gets at least")
 
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
@@ -94,7 +94,7 @@ class Dominant(Partition):
     exchanging the largest share with that of a random such client has the very same distribution, and always ends.
     """
 
-    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="concentration: the smaller, the fewer classes a client sees")
+    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
     min_samples: int = setting(10, ge=1, doc="samples every client gets at least")
 
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
@@ -136,7 +136,7 @@ class Rebalanced(Partition):
     Sizes are nearer to one another than with `dirichlet`, since only the class that fills a client can overflow it.
     """
 
-    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="concentration: the smaller, the fewer classes a client sees")
+    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
     min_samples: int = setting(100, ge=1, doc="samples every client gets at least")
 
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
@@ -169,7 +169,7 @@ class EqualSize(Partition):
     samples and every class is used up; then they are rounded so that both stay true.
     """
 
-    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="concentration: the smaller, the fewer classes a client sees")
+    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
 
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
         """Draw, scale, round and deal."""

@@ -1,10 +1,12 @@
 """How a table is read: which column is the label, the site, the time, the text, and what the others hold."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.core.registry import Registry
-from fedstill.core.value import Value, setting
+from fedstill.core.value import Value, build, setting
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,8 @@ SHORT = (
     "label", "site", "time", "window", "step", "text", "ignore", "numeric", "categorical", "kind", "resize", "tokenizer"
 )  # fmt: skip
 """Settings of a reading that an experiment may name directly: `run(..., label="outcome")`."""
+
+
+def reading_of(settings: Mapping[str, Any]) -> Reading | None:
+    """A reading with these settings; None where nothing is said."""
+    return build(Reading, settings) if settings else None

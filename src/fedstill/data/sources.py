@@ -245,8 +245,8 @@ def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None)
 
 def found() -> list[tuple[str, str | None]]:
     """Every known data set, and where this machine would read it from (None: nowhere). Reads no images."""
-    loaders = {name: datasets[name] for name in datasets}
-    return [(name, made.where() if isinstance(made, Found) else "registered") for name, made in loaders.items()]
+    loaders = datasets.usable()
+    return [(name, made.where() if isinstance(made, Found) else "registered") for name, made in loaders]
 
 
 def may_have_sites(spec: Any, reading: Any) -> bool:

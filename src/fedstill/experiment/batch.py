@@ -64,7 +64,8 @@ def finished(path: Path) -> bool:
     """Has this run come to its end?"""
     try:
         plan, end = (json.loads((path / name).read_text()) for name in ("experiment.json", "result.json"))
-        return bool(end["rounds"] >= plan["rounds"] or (end.get("stopped") and end["experiment"] == plan))
+        stopped = end.get("stopped") and identity(end["experiment"]) == identity(plan)
+        return bool(end["rounds"] >= plan["rounds"] or stopped)
     except (OSError, ValueError, KeyError):
         return False
 

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -13,7 +13,6 @@ import fedstill.methods
 import fedstill.parts.backdoor
 import fedstill.parts.client_privacy
 import fedstill.parts.compression
-import fedstill.parts.privacy
 import fedstill.parts.robust_means
 import fedstill.parts.secure_sums  # noqa: F401
 from fedstill.core import rng
@@ -31,6 +30,7 @@ from fedstill.parts.attacks import Attack
 from fedstill.parts.class_weights import ClassWeights
 from fedstill.parts.collusion import Collusion
 from fedstill.parts.gather import gather_of
+from fedstill.parts.privacy import PrivateSamples
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Experiment(Value):
     method: Method[Any, Any, Any, Any] = setting(FedAvg(), doc="the method, with its settings")
     data: Any = setting(
         "mnist-5k",
-        option=True,
+        option="data",
         doc="a data set's name, a file or folder, arrays, or a list with each client's own data",
     )
     reading: Reading | None = setting(
@@ -57,7 +57,7 @@ class Experiment(Value):
     split_seed: int | None = setting(
         None, ge=0, doc="seed of who gets which samples (default: seed); fixed, seeds differ in training alone"
     )
-    partition: Partition = setting(Dirichlet(alpha=0.1), option=True, doc="how samples are split over clients")
+    partition: Partition = setting(Dirichlet(alpha=0.1), option="partitions", doc="how samples are split over clients")
     local_test: float = setting(
         0.2,
         ge=0,
@@ -66,18 +66,22 @@ class Experiment(Value):
         doc="share of a client's samples kept as its local test (0: local tests come from the global test set)",
     )
     model: Any = setting(
-        "auto", option=True, doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp"
+        "auto",
+        option="models",
+        doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp",
     )
-    models: tuple[str, ...] = setting((), option=True, doc="a model for each client, or fewer, shared out in groups")
+    models: tuple[str, ...] = setting(
+        (), option="models", doc="a model for each client, or fewer, shared out in groups"
+    )
     server_model: str | None = setting(
         None, doc="the server's model where clients differ (default: the first client's)"
     )
     public: Any = setting(
         None,
-        option=True,
+        option="data",
         doc="the public set: a share of every class, train (the training samples), or another data set",
     )
-    attack: Attack | None = setting(None, option=True, doc="what malicious clients do")
+    attack: Attack | None = setting(None, option="attacks", doc="what malicious clients do")
     wrappers: tuple[Wrapper, ...] = setting(
         (), doc="what is wrapped around every client's turn, innermost first: compression, noise, a policy"
     )
@@ -89,7 +93,7 @@ class Experiment(Value):
         option=True,
         doc="worker processes (auto: one per core), inline, or threads; never changes the bits",
     )
-    device: str = setting("cpu", option=True, doc="cpu, cuda, mps or auto")
+    device: Literal["cpu", "cuda", "mps", "auto"] = setting("cpu", option=True, doc="where clients compute")
     patience: int | None = setting(
         None,
         ge=1,
@@ -105,7 +109,7 @@ class Experiment(Value):
         False, decides="reporting", doc="also report accuracy per class, before and after local training"
     )
     metric: str = setting(  # not mere reporting: runs that differ in it have other numbers under the same names
-        "accuracy", option=True, doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)"
+        "accuracy", option="metrics", doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)"
     )
     metrics: tuple[str, ...] = setting(
         (), decides="reporting", doc="metrics to report besides amp, fm, wlp and accuracy"
@@ -131,6 +135,9 @@ class Experiment(Value):
         decides="running",
         doc="MiB of client states (and of slots) held in memory before they move to files",
     )
+
+    tag: tuple[str, ...] = setting((), decides="nothing", option=True, doc="words to find the run by")
+    note: str = setting("", decides="nothing", option=True, doc="a sentence on why the run was made")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,6 +172,10 @@ class Experiment(Value):
         weights = [w for w in self.wrappers if isinstance(w, ClassWeights)]
         if weights and len(self.wrappers) > 1:
             raise UsageError("wrappers: class-weights stands alone, without privacy or compression")
+        if self.public == "train" and any(isinstance(w, PrivateSamples) for w in self.wrappers):
+            raise UsageError(
+                "public = train: no noise is counted on the public set, which would be the private samples"
+            )
         if self.wrappers:
             turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
             run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))
@@ -264,7 +275,7 @@ def identity(settings: Mapping[str, Any], *but: str, reporting: bool = True) -> 
 
     `but` names settings that are to be left out besides: runs that differ in `seed` alone are seeds of one experiment.
     """
-    left_out = {*but, *deciding(Experiment, "running", *(() if reporting else ("reporting",)))}
+    left_out = {*but, *deciding(Experiment, "running", "nothing", *(() if reporting else ("reporting",)))}
     return {name: value for name, value in settings.items() if name not in left_out}
 
 
@@ -276,6 +287,8 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
         shape = known.get("partition", {"name": "dirichlet"})
         shape = {"name": shape} if isinstance(shape, str) else plain(shape)
         known["partition"] = {**shape, "alpha": alpha}
+    if isinstance(known.get("public"), str):
+        known["public"] = _number(known["public"])
     if isinstance(known.get("malicious"), int | float | str):
         known["malicious"] = str(known["malicious"]).split(",")
     if "workers" in known:
@@ -283,6 +296,19 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
     if isinstance(known.get("data"), Sequence) and not isinstance(known["data"], str) and not _arrays(known["data"]):
         known["clients"] = len(known["data"])
     return build(Experiment, known)
+
+
+def options() -> dict[str, type]:
+    """Every name that `experiment` takes and the command line offers, with the class whose field it is."""
+    own = {f.name: Experiment for f in fields(Experiment) if f.metadata.get("option")}
+    return {**own, "alpha": Dirichlet, **dict.fromkeys(SHORT, Reading)}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def with_reading(known: dict[str, Any]) -> dict[str, Any]:
@@ -352,33 +378,3 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: no such file") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: {error}") from None
-
-
-def toml(settings: Mapping[str, Any], docs: Mapping[str, str] | None = None) -> str:
-    """Settings as a TOML text, values first, tables last, with a comment where `docs` has one."""
-    lines, tables = [], []
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            tables.append(f"\n[{name}]\n" + toml({k: _inline(v) for k, v in value.items()}))
-        else:
-            note = f"  # {docs[name]}" if docs and docs.get(name) else ""
-            lines.append(f"{name} = {_literal(value)}{note}\n")
-    return "".join(lines + tables)
-
-
-class _Raw(str):
-    pass
-
-
-def _inline(value: Any) -> Any:
-    return _Raw(_literal(value)) if isinstance(value, Mapping) else value
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, _Raw):
-        return value
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_literal(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_literal, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

@@ -16,12 +16,11 @@ from fedstill.experiment.presets import Preset
 from fedstill.experiment.records import Archive, Record
 from fedstill.experiment.reproduce import Entry, plan
 from fedstill.experiment.run import start
+from fedstill.experiment.search import TUNING_SEED
 from fedstill.experiment.table_metrics import described, which
 
 TIMES = (1, 3, 10)
 """What a documented rate is multiplied with in tuning: as many trials for every method."""
-TUNING_SEED = 101
-"""Apart from the seeds that are reported."""
 TUNING_ROUNDS = 10
 """A third of the board's: a rate that is too small or too large shows early."""
 METRICS = ("amp", "fm", "wlp", "accuracy")

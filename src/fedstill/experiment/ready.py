@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedstill.core.errors import DataError, RunError, UsageError, unknown
@@ -23,9 +24,11 @@ from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.result import principal, views
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.setting import Setting
-from fedstill.experiment.signature import Signature
+from fedstill.experiment.signature import FILE, Signature
 from fedstill.experiment.stage import builder, pixels_of, stage
 
+WEIGHTS = "model.safetensors"
+"""A folder with this file and a signature is a model that somebody published."""
 BYTES = 127.0
 """Images whose brightest value is above this, and at most 255, are counted in 0…255 even where they are not whole."""
 
@@ -115,26 +118,44 @@ def load_model(path: str | Path, name: str | None = None, *, model: Any = None) 
     `name`: `overall`, `active` … or a client's number for that client's own model (default: `overall` where there is
     one, else the first). `model`: the module, class or factory again, for a run whose model was given as an object.
     """
+    if (Path(path) / WEIGHTS).exists():
+        return _published(Path(path), name, model)
     folder = RunDir.open(Path(path))
     signature = Signature.read(folder.path) or _described(folder)
     specs = signature.specs(folder.path, model)
-    blank = Samples(signature.brought.blank(1), torch.zeros(1, dtype=torch.int64), signature.brought)
-    kind = fit(blank, pixels_of(specs)).kind
     plan = experiment(folder.read("experiment.json"))
-    env = Env(
-        seed=plan.seed,
-        sizes=signature.sizes,
-        classes=len(signature.class_names),
-        kind=kind,
-        build=builder(specs, kind, len(signature.class_names)),
-        storage=Storage(folder.path),
-    )
+    env = _env(signature, specs, folder.path, plan.seed)
     checkpoint, _ = folder.latest()
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
     weights, of, chosen = trained(plan, env, checkpoint, name)
     recipe = signature.recipes[signature.of[-1 if of is None else of]]
     return Ready(env.module(weights, of), signature, chosen, pixels_of(specs), recipe)
+
+
+def _env(signature: Signature, specs: tuple[Any, ...], folder: Path, seed: int = 0) -> Env:
+    """What building a run's modules needs."""
+    blank = Samples(signature.brought.blank(1), torch.zeros(1, dtype=torch.int64), signature.brought)
+    kind, classes = fit(blank, pixels_of(specs)).kind, len(signature.class_names)
+    return Env(seed, signature.sizes, classes, kind, builder(specs, kind, classes), storage=Storage(folder))
+
+
+def _published(folder: Path, name: str | None, model: Any) -> Ready:
+    """The one model of a folder that `fedstill push` wrote."""
+    signature = Signature.read(folder)
+    if signature is None:
+        raise DataError(f"{folder}: holds weights, but no {FILE} that says what they take and give")
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            chosen = (file.metadata() or {}).get("model", "")
+            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{folder / WEIGHTS}: cannot be read ({error})") from None
+    if name not in (None, chosen):
+        raise unknown("model of this folder", str(name), [chosen])
+    specs = signature.specs(folder, model)
+    module = _env(signature, specs, folder).module(weights, None)
+    return Ready(module, signature, chosen, pixels_of(specs), signature.recipes[0])
 
 
 def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None) -> tuple[State, int | None, str]:

@@ -333,7 +333,7 @@ Filter = Callable[[Record], bool]
 
 
 def matching(wanted: Sequence[str]) -> Filter:
-    """A filter from `name=value` pairs over settings (`seed=1`, `method=fedkf`, `partition.alpha=0.1`, `cell=*V*`)."""
+    """A filter from `name=value` pairs over settings (`seed=1`, `method=fedkf`, `tag=final`, `cell=*V*`)."""
     from fnmatch import fnmatchcase
 
     pairs = []
@@ -344,9 +344,15 @@ def matching(wanted: Sequence[str]) -> Filter:
         pairs.append((name, value))
 
     def fits(record: Record) -> bool:
-        return all(fnmatchcase(str(_setting(record, name)), value) for name, value in pairs)
+        return all(any(fnmatchcase(word, value) for word in _words(record, name)) for name, value in pairs)
 
     return fits
+
+
+def _words(record: Record, name: str) -> list[str]:
+    """A setting as text; each item of a list, such as the tags, by itself."""
+    value = _setting(record, name)
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _setting(record: Record, name: str) -> Any:

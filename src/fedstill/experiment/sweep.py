@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ class Point:
 
     @property
     def label(self) -> str:
-        """`gamma=0.1, alpha=1`."""
-        return ", ".join(f"{name}={value}" for name, value in self.values.items())
+        """`gamma=0.1, alpha=1`; without values, the settings as they were given."""
+        return ", ".join(f"{name}={value}" for name, value in self.values.items()) or "as given"
 
 
 def axes(grids: Sequence[str]) -> dict[str, list[str]]:
@@ -48,12 +48,21 @@ def axes(grids: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def points(plans: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]], seeds: int, out: Path) -> list[Point]:
-    """The runs of every point: its values, and its settings with these applied."""
+def points(
+    plans: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]], seeds: Iterable[int], out: Path
+) -> list[Point]:
+    """The runs of every point.
+
+    Args:
+        plans: each point's values, and its settings with these applied.
+        seeds: a run for each of these.
+        out: where the runs' folders go.
+    """
+    seeds = tuple(seeds)
     found = []
     for values, settings in plans:
         try:
-            made = [experiment({**settings, "seed": seed}) for seed in range(1, seeds + 1)]
+            made = [experiment({**settings, "seed": seed}) for seed in seeds]
         except FedstillError as error:
             raise UsageError(f"{', '.join(f'{k}={v}' for k, v in values.items())}: {error}") from None
         found.append(Point(values, tuple(batch.job(one, out) for one in made)))

@@ -139,9 +139,9 @@ def advise(situation: Situation, results: Path = Path("results"), count: int = 3
     """The candidates for a situation, best first: by mean rank on the leaderboard, then by what they were made for."""
     known = standings(results)
     ranked = []
-    for name in methods:
+    for name, method in methods.usable():
         standing = known.get(name)
-        if refusal(methods[name], situation, standing) is None:
+        if refusal(method, situation, standing) is None:
             measured = standing.rank if standing else None
             suited = sum(name in SUITED[trait] for trait in situation.traits)
             place = min((SUITED[t].index(name) for t in situation.traits if name in SUITED[t]), default=99)

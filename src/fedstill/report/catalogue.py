@@ -20,9 +20,10 @@ from fedstill.core.turn import wrappers
 from fedstill.core.value import plain
 from fedstill.data import datasets, found, partitions
 from fedstill.data.published import Found
-from fedstill.experiment.config import Experiment, experiment, toml
+from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.measures import Measure, measures
 from fedstill.experiment.presets import describe, presets, read_preset
+from fedstill.experiment.toml import toml
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
@@ -44,7 +45,7 @@ KINDS: dict[str, Registry[Any]] = {
 def known(kind: str) -> list[str]:
     """The names of everything of a kind; of `kinds`, what can be listed."""
     if kind == "kinds":
-        return [*KINDS, "presets"]
+        return [*KINDS, "presets", "runs"]
     return presets() if kind == "presets" else list(KINDS[kind])
 
 
@@ -56,8 +57,7 @@ def listing(what: str) -> list[dict[str, str]]:
         raise unknown("kind of thing", what, known("kinds"))
     where = dict(found()) if what == "data" else {}
     rows = []
-    for name in KINDS[what]:
-        thing = KINDS[what][name]
+    for name, thing in KINDS[what].usable():
         rows.append({"name": name, "about": _about(thing).split("\n")[0]})
         if what == "data":
             rows[-1]["found"] = where[name] or "not found: see `fedstill doctor`"

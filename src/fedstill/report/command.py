@@ -6,7 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from fedstill.core.errors import FedstillError
-from fedstill.experiment.config import Experiment, experiment, given_as_objects, toml
+from fedstill.core.value import deciding
+from fedstill.experiment.config import Experiment, experiment, given_as_objects
+from fedstill.experiment.toml import toml
 
 
 def command(settings: Mapping[str, Any]) -> str:
@@ -26,8 +28,9 @@ def command(settings: Mapping[str, Any]) -> str:
     words = ["fedstill", "run", name]
     rest: dict[str, Any] = {}
     options = {f.name for f in fields(Experiment) if f.metadata["option"]}
+    left_out = {"method", "workers", "fingerprint", *deciding(Experiment, "nothing")}  # workers never change the bits
     for key, value in settings.items():
-        if key in ("method", "workers", "fingerprint") or value == usual.get(key):  # workers never change the bits
+        if key in left_out or value == usual.get(key):
             continue
         if key in options and not isinstance(value, Mapping):
             words += [

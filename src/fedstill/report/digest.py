@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import fedstill.methods  # noqa: F401 (registers them)
-from fedstill.core.errors import FedstillError
-from fedstill.core.method import Method, methods
-from fedstill.core.turn import Wrapper, ledger
-from fedstill.core.value import build_named
-from fedstill.experiment.config import toml
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.toml import toml
 from fedstill.report import tables
 from fedstill.report.command import command
 from fedstill.report.figures.plots import malicious_clients
+from fedstill.report.privacy import left_clients
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
     found = [_run(result, shared) for _, result in runs.values()]
     carried: dict[str, dict[str, str]] = {}
     for _, result in runs.values():
-        carried.setdefault(result.experiment["method"]["name"], {}).update(_leaves(result.experiment))
+        carried.setdefault(result.experiment["method"]["name"], {}).update(left_clients(result.experiment))
     whole: dict[str, Any] = finite(
         {
             "metrics": [metric.plain() for metric in tables.metrics_of(r for _, r in runs.values())],
@@ -101,20 +97,6 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
         }
     )
     return whole
-
-
-def _leaves(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Field by field, what left the clients of a run and what was done to it; nothing of a method that is not here."""
-    try:
-        known = methods[plan["method"]["name"]]
-    except FedstillError:
-        return {}
-    try:
-        chain = [build_named(Wrapper, wrapper) for wrapper in plan.get("wrappers", [])]
-        method: Any = build_named(Method, plan["method"])  # type: ignore[type-abstract]
-        return ledger(method, chain)
-    except FedstillError:  # settings of another version
-        return dict(known.leaves_client())
 
 
 class _Shared:

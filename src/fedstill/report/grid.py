@@ -31,19 +31,32 @@ def rows(points: Sequence[Point], done: Mapping[Path, Result]) -> list[dict[str,
 
 def page(
     points: Sequence[Point],
-    varied: Mapping[str, Sequence[str]],
     done: Mapping[Path, Result],
     failed: Mapping[Path, str],
     out: Path,
     command: str,
+    title: str,
+    lead: tuple[str, str],
 ) -> Path | None:
-    """Write the sweep's page; None where no run came to its end."""
+    """Write a sweep's or a search's page.
+
+    Args:
+        points: what is compared, a line for every model of each.
+        done: the finished runs, by folder.
+        failed: why others failed, by folder.
+        out: the page is `report.html` in this folder.
+        command: what makes the page again.
+        title: its title.
+        lead: the name and the HTML of what comes first.
+
+    Returns:
+        The page's path; None where no run came to its end.
+    """
     lines = series(points, done)
     if not lines:
         return None
     notes = [f"{path}: {reason}" for path, reason in failed.items()]
-    lead, title = section(points, varied, done), f"Sweep over {', '.join(varied)}"
-    text = html.page(lines, title=title, notes=notes, command=command, lead=lead, lead_name="Grid")
+    text = html.page(lines, title=title, notes=notes, command=command, lead=lead[1], lead_name=lead[0])
     html.write(text, out / "report.html")
     return out / "report.html"
 

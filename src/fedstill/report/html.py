@@ -41,12 +41,21 @@ _LINKS = {
 }
 
 
-def report(paths: Sequence[Path], out: Path, title: str | None = None) -> list[str]:
-    """Write the page of the runs at or under these folders; returns what the reader should know."""
-    results, notes = tables.survey(paths)
-    if not results:
-        raise UsageError("nothing to show: " + ("; ".join(notes) or "no folder given"))
-    command = shlex.join(["fedstill", "report", *map(str, paths), "-o", str(out)])
+def report(paths: Sequence[Path], out: Path, title: str | None = None, tags: Sequence[str] = ()) -> list[str]:
+    """Write the page of the runs at or under these folders.
+
+    Args:
+        paths: run folders, or folders of runs.
+        out: the page.
+        title: its title.
+        tags: only runs that have all of these.
+
+    Returns:
+        What the reader should know: runs that were left out, and why.
+    """
+    results, notes = tables.found(paths, tags)
+    wanted = [word for tag in tags for word in ("--tag", tag)]
+    command = shlex.join(["fedstill", "report", *map(str, paths), *wanted, "-o", str(out)])
     write(page(series_of(results), title=title or "Comparison of runs", notes=notes, command=command), out)
     return notes
 

@@ -1,13 +1,17 @@
 """What people see of privacy: which guarantee covers which field of an upload, and what an audit found."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fedstill.core.errors import UsageError
+import fedstill.methods  # noqa: F401 (registers them)
+from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.method import Method, methods
 from fedstill.core.turn import AnyMethod, Wrapper, ledger, misfit
+from fedstill.core.value import build_named
 from fedstill.experiment.inference import plainly
 from fedstill.parts.client_privacy import PrivateClients
 from fedstill.parts.privacy import PrivateSamples
@@ -32,6 +36,45 @@ def coverage(method: AnyMethod) -> dict[str, dict[str, str]]:
             continue
         odd = misfit(fitted, [wrapper])
         found[words] = {"refused": odd[1]} if odd else ledger(fitted, [wrapper])
+    return found
+
+
+def left_clients(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Field by field, what left the clients of a run and what was done to it; nothing of a method that is not here."""
+    try:
+        known = methods[plan["method"]["name"]]
+    except FedstillError:
+        return {}
+    try:
+        chain = [build_named(Wrapper, wrapper) for wrapper in plan.get("wrappers", [])]
+        method: Any = build_named(Method, plan["method"])  # type: ignore[type-abstract]
+        return ledger(method, chain)
+    except FedstillError:  # settings of another version
+        return dict(known.leaves_client())
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Privacy that was spent up to a round: ε of every client (or of `all`), at δ."""
+
+    round: int
+    epsilon: Mapping[str, float]
+    delta: float
+
+
+def spent(rows: Sequence[Mapping[str, Any]]) -> list[Spent]:
+    """Privacy spent, round by round, from a run's lines; empty where none was promised."""
+    known: dict[str, float] = {}
+    delta, found = 0.0, []
+    for row in rows:
+        facts = row.get("facts", {})
+        known |= facts.get("epsilon_spent", {})
+        if "epsilon_clients" in facts:
+            known["all"] = facts["epsilon_clients"]
+        delta = facts.get("delta", delta)
+        if known:
+            order = sorted(known, key=lambda client: (not client.isdigit(), int(client) if client.isdigit() else 0))
+            found.append(Spent(row["round"], {client: known[client] for client in order}, delta))
     return found
 
 

@@ -35,6 +35,8 @@ def brief(record: Record) -> dict[str, Any]:
         "alpha": record.experiment.get("partition", {}).get("alpha"),
         "seed": record.experiment["seed"],
         "rounds": record.experiment["rounds"],
+        "tag": record.experiment.get("tag", []),
+        "note": record.experiment.get("note", ""),
         "commit": record.commit,
         "date": record.date,
         "last": {model: {m: curve[-1] for m, curve in known.items()} for model, known in record.curves.items()},
@@ -49,7 +51,9 @@ def show_list(records: Sequence[Record]) -> None:
     for record in records:
         for place, (model, known) in enumerate(record.curves.items()):
             values = [f"{v:.4g}" if (v := known.get(m, [None])[-1]) is not None else "–" for m in SHOWN]
-            head = ("", "", "") if place else (record.id, record.cell, f"{record.label}, {record.rounds[-1]} rounds")
+            tags = "".join(f" #{tag}" for tag in record.experiment.get("tag", []))
+            about = f"{record.label}, {record.rounds[-1]} rounds{tags}"
+            head = ("", "", "") if place else (record.id, record.cell, about)
             table.add_row(*head, model, *values)
     _console().print(table)
 

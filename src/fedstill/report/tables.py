@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedstill.core.errors import FedstillError, UsageError
+from fedstill.experiment.annotate import tagged
 from fedstill.experiment.config import experiment, identity
 from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
@@ -67,13 +68,19 @@ def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
     return results, notes
 
 
-def collect(paths: Iterable[Path]) -> list[Result]:
-    """The runs at or under these folders; an error that says why when there is none."""
-    paths = list(paths)
-    found, notes = survey(paths)
-    if not found:
-        raise UsageError("nothing to show: " + ("; ".join(notes) if notes else "no folder given"))
-    return found
+def found(paths: Iterable[Path], tags: Sequence[str] = ()) -> tuple[list[Result], list[str]]:
+    """The runs at or under these folders with these tags, and notes as of `survey`; an error when there is none."""
+    results, notes = survey(paths)
+    chosen = [result for result in results if tagged(result.experiment, tags)]
+    if not chosen:
+        unfit = [f"no run has the tag {' and '.join(tags)}"] if results else []
+        raise UsageError("nothing to show: " + ("; ".join([*notes, *unfit]) or "no folder given"))
+    return chosen, notes
+
+
+def collect(paths: Iterable[Path], tags: Sequence[str] = ()) -> list[Result]:
+    """The runs at or under these folders that have these tags; an error that says why when there is none."""
+    return found(paths, tags)[0]
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:

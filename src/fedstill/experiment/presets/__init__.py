@@ -132,9 +132,9 @@ def _with_methods(content: dict[str, Any]) -> dict[str, Any]:
         {
             "label": name,
             "method": {"name": name, **({"lr": tuned[name]} if name in tuned else {})},
-            **({"set": ONE_ROUND} if methods[name].one_round else {}),
+            **({"set": ONE_ROUND} if method.one_round else {}),
         }
-        for name in methods
+        for name, method in methods.usable()
     ]
     return {**content, "rows": sorted(rows, key=lambda row: str(row["label"]))}
 

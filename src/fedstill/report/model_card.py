@@ -1,0 +1,137 @@
+"""The card that goes with a model: its data, how it serves every client, what left the clients, privacy spent.
+
+It is Markdown with a head that the Hugging Face hub reads, made from the run's folder alone.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fedstill
+from fedstill.experiment.result import Result
+from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.signature import Signature
+from fedstill.experiment.toml import toml
+from fedstill.report.privacy import left_clients, spent
+from fedstill.report.terminal import size
+
+
+def card(result: Result, model: str, signature: Signature, title: str, license: str | None = None) -> str:
+    """The card of a run's model.
+
+    Args:
+        result: the run, read from its folder.
+        model: which of its models: `overall`, `active`, … or a client's number.
+        signature: what the model takes and gives.
+        title: the heading.
+        license: of the model, as its owner says.
+
+    Returns:
+        The card, as `README.md` has it.
+    """
+    parts = [
+        _head(result, license),
+        f"# {title}",
+        _opening(result, model),
+        _use(title),
+        _data(result, signature),
+        _scores(result, model),
+        _left(result),
+        _privacy(result),
+        _again(result),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(result: Result, license: str | None) -> str:
+    """What the hub reads: YAML, whose strings are JSON's."""
+    tags = ["federated-learning", "knowledge-distillation", result.experiment["method"]["name"]]
+    lines = ["library_name: fedstill", f"tags: {json.dumps([*tags, *result.experiment.get('tag', ())])}"]
+    lines += [f"license: {json.dumps(license)}"] if license else []
+    return "\n".join(["---", *lines, "---"])
+
+
+def _opening(result: Result, model: str) -> str:
+    plan = result.experiment
+    note = f"\n\n{plan['note']}" if plan.get("note") else ""
+    where = "at sites that kept their data" if plan.get("transport") == "flower" else "in a simulation on one machine"
+    return (
+        f"The model `{model}` that {plan['method']['name']} trained over {plan['clients']} clients in "
+        f"{len(result.rows)} rounds, {where}, with fedstill {fedstill.__version__}.{note}"
+    )
+
+
+def _use(title: str) -> str:
+    return (
+        "## Use\n\n```\n"
+        f"fedstill pull hf://{title} model        # or a folder that holds these files\n"
+        "fedstill predict model sample.npy\n"
+        "fedstill export model model.onnx\n```"
+    )
+
+
+def _data(result: Result, signature: Signature) -> str:
+    plan, kind = result.experiment, signature.brought
+    rows = [
+        ("data", f"{Path(str(plan['data'])).name}, fingerprint `{plan.get('fingerprint') or 'unknown'}`"),
+        ("a sample", f"{kind.words()}, {signature.dtype} from {signature.low:g} to {signature.high:g}"),
+        ("classes", ", ".join(signature.class_names)),
+        ("clients", f"{plan['clients']}, split by {plan['partition']['name']}"),
+        ("training samples", f"{sum(signature.sizes):,}"),
+    ]
+    return "## Data\n\n" + _table(("", ""), rows)
+
+
+def _scores(result: Result, model: str) -> str:
+    """All metrics, and how every client is served: of a client's own model, how it serves everybody."""
+    name = model if model in result.models else "personal" if "personal" in result.models else ""
+    if not name:
+        return "## How well it does\n\nThe run did not report this model's metrics."
+    last = result.last(name)
+    known = [(m.heading, m.text(last[m.key])) for m in result.metrics if last.get(m.key) is not None]
+    each = result.per_client(name)
+    names = result.client_names or tuple(str(k) for k in range(len(each)))
+    shown = [(client, "no test" if v is None else f"{v:.4f}") for client, v in zip(names, each, strict=True)]
+    measure = str(result.experiment.get("metric", "accuracy"))
+    about = "" if name == model else " (of every client's own model)"
+    parts = [f"## How well it does\n\nAfter round {len(result.rows)}{about}.", _table(("metric", "value"), known)]
+    return "\n\n".join([*parts, _table(("client", f"{measure} on its own test"), shown)])
+
+
+def _left(result: Result) -> str:
+    sent = result.bytes_by_field()["up"]
+    rows = [(f"`{field}`", what, size(sent.get(field, 0))) for field, what in left_clients(result.experiment).items()]
+    if not rows:
+        rows = [(f"`{field}`", "not declared here", size(count)) for field, count in sent.items()]
+    head = ("field", "what it carries", "bytes, all clients and rounds")
+    return "## What left the clients\n\n" + (_table(head, rows) if rows else "Nothing.")
+
+
+def _privacy(result: Result) -> str:
+    """ε at the end for whom it was promised, and what an audit found."""
+    known = spent(result.rows)
+    if known:
+        names = dict(enumerate(result.client_names))
+        rows = [
+            ("all clients" if k == "all" else names.get(int(k), k), f"{epsilon:.4g}", f"{known[-1].delta:g}")
+            for k, epsilon in known[-1].epsilon.items()
+        ]
+        told = _table(("client", "ε spent", "δ"), rows)
+    else:
+        told = "No differential privacy was asked for: nothing bounds what the model or the messages tell of a sample."
+    audit: Mapping[str, Any] | None = None if result.run_dir is None else RunDir(result.run_dir).read("audit.json")
+    if audit is None:
+        return f"## Privacy spent\n\n{told}"
+    tried = [(row["target"], row["attack"], f"{row['auc']['value']:.3f}") for row in audit["membership"]]
+    return f"## Privacy spent\n\n{told}\n\n" + _table(("attacked", "attack", "AUC (.5 is guessing)"), tried)
+
+
+def _again(result: Result) -> str:
+    plan = {**result.experiment, "data": Path(str(result.experiment["data"])).name}
+    return f"## How it was made\n\n```toml\n{toml(plan)}```"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
