@@ -16,7 +16,7 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
-from fedstill.core.shelf import Shelf, Storage
+from fedstill.core.shelf import Shelf, Storage, shelves
 from fedstill.core.turn import Party, turn
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.run import active, resume, start, transport
@@ -109,6 +109,21 @@ def test_transports_agree_and_resume_is_exact(name: str, runs: Path) -> None:
 def staged(name: str, own: Any = None, **settings: Any) -> tuple[Any, Any]:
     plan = small_experiment(small_method(name, **(own or {})), **settings)
     return plan, stage(plan, Storage())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_round_changes_nothing_of_the_states_it_began_with(name: str) -> None:
+    """A checkpoint is written while the next round goes on: what it holds must stay as it was."""
+    plan, ready = staged(name, clients=2, active=1.0, samples=100)
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        for done in rounds(plan.method, ready.env, link, lambda t: active(plan, t), 2):
+            assert all(torch.equal(tensor, copy) for tensor, copy in kept), "a turn wrote into a state"
+            for shelf in shelves(done.server):
+                shelf.save()
+            states = [done.server, *(link.states[k] for k in link.states)]
+            kept = [(tensor, tensor.clone()) for state in states for _, tensor in leaves(state)]
+    assert kept
 
 
 @pytest.mark.parametrize("name", EVERY)

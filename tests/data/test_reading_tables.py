@@ -171,6 +171,21 @@ def test_what_is_wrong_with_a_file_is_told_with_row_and_column(
     assert line in told(written(tmp_path, text), **{"label": "outcome", **reading})
 
 
+def test_a_bad_number_far_behind_the_first_block_is_named_with_its_row(tmp_path: Path) -> None:
+    """What a column holds is guessed from the first 8 MiB; these lines of 55 bytes are more by row 152,521."""
+    line = "1.25,2.5,3.75,4.125,5.5,6.25,7.5,8.125,9.75,10.5,11.25,{}\n"
+    rows = [line.format("ab"[i % 2]) for i in range(170_000)]
+    rows[162_344] = rows[162_344].replace("5.5", "5,5", 1)
+    head = ",".join(f"c{i}" for i in range(11)) + ",y\n"
+    path = written(tmp_path, head + "".join(rows))
+    assert "row 162,345 has 13 columns, the line of names 12" in told(path, label="y")
+    rows[162_344] = line.format("a").replace("3.75", "3.7S")
+    path = written(tmp_path, head + "".join(rows))
+    assert "row 162,345 (line 162,346), column 'c2': '3.7S' is not a number, 169,999 others are" in told(
+        path, label="y"
+    )
+
+
 def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"nonsense")
     assert "x.parquet: damaged or cut short" in told(tmp_path / "x.parquet", label="y")

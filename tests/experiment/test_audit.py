@@ -13,7 +13,8 @@ from torch import nn, tensor
 pytest.importorskip("opacus")
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.audit import audit
+from fedstill.experiment.audit import audit, opened, own_others, sent
+from fedstill.experiment.audit_targets import by_discriminator
 from fedstill.experiment.inference import (
     auc,
     bootstrap,
@@ -26,6 +27,7 @@ from fedstill.experiment.inference import (
     tpr,
 )
 from fedstill.experiment.run import start
+from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.shorthand import wrapped
 
 SHOWN = {"samples": 240, "clients": 2, "active": 2, "rounds": 3, "alpha": 1.0, "local_test": 0.5}
@@ -64,6 +66,31 @@ def test_public_logits_are_attacked_by_a_model_that_is_brought_to_them(tmp_path:
     assert [row["target"] for row in found["membership"]] == ["upload of logits on public samples"]
     assert found["label_shares"] is None
     assert found["reconstruction"] == {"skipped": "no weights leave the clients of this method"}
+
+
+def test_prototypes_generators_and_discriminators_are_attacked_too(tmp_path: Path) -> None:
+    """Networks that learnt sixty samples by heart put these nearer to their own class means than others."""
+    found = audited(tmp_path / "proto", small_method("fedproto", epochs=25, lr=0.1))
+    (row,) = found["membership"]
+    assert (row["target"], row["attack"]) == ("upload of mean features per class", "distance to the prototype")
+    assert row["auc"]["low"] > 0.5
+    found = audited(tmp_path / "dafkd", small_method("dafkd", local_steps=5))
+    told = {row["target"]: row for row in found["membership"]}
+    for target in ("upload of a generator of local data", "upload of a domain discriminator"):
+        assert 0 <= told[target]["auc"]["low"] <= told[target]["auc"]["high"] <= 1
+        assert told[target]["members"] == told[target]["others"] == 120
+
+
+def test_a_discriminator_that_knows_its_samples_gives_them_away(tmp_path: Path) -> None:
+    """A score of 1 for members and 0 for others is an AUC of 1: the reader's score is the discriminator's."""
+    start(small_experiment(small_method("dafkd", local_steps=1), **SHOWN), out=tmp_path, name="run")
+    scene = opened(RunDir.open(tmp_path / "run"))
+    each = dict(sent(scene))[0]
+    score = by_discriminator(each)
+    assert score is not None
+    own, _ = own_others(scene, 0)
+    duel = each.method.duel(each.env, each.upload.weights, each.upload.discriminator).eval()  # type: ignore[attr-defined]
+    assert np.allclose(score(own), duel(own.inputs())[1].detach().numpy())
 
 
 def test_what_the_server_does_not_see_is_not_attacked(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from smallest import small_experiment, small_method
 from fedstill.core.shelf import Storage
 from fedstill.data.pixels import images
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.measures import Answers, accuracies, accuracy
 from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.stage import stage
 
@@ -75,3 +76,16 @@ def test_threads_and_one_pass_change_nothing() -> None:
         with torch.no_grad():
             alone = module(ready.exam.pool[index].inputs()).argmax(-1) == ready.exam.pool.y[index]
         assert each[client] == pytest.approx(float(alone.float().mean()))
+
+
+def test_accuracies_of_many_groups_at_once_are_those_of_each() -> None:
+    """Every share h/n with n up to 60, to the bit: hits first, then misses."""
+    groups, hits = [], []
+    for n in range(1, 61):
+        for h in range(n + 1):
+            groups.append(torch.arange(len(hits), len(hits) + n))
+            hits += [True] * h + [False] * (n - h)
+    labels = torch.zeros(len(hits), dtype=torch.int64)
+    right = torch.tensor(hits).float()
+    answers = Answers(labels, torch.stack([right, 1 - right], 1))
+    assert accuracies(answers, groups) == [accuracy(answers[group]) for group in groups]

@@ -128,7 +128,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(runs: Path, monkeypatch: pyte
     real = record.write
     count = 0
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, safely: bool = True) -> None:
         nonlocal count
         count += path.name == "000002.safetensors"
         if count:

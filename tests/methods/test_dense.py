@@ -117,7 +117,7 @@ def test_a_turn_is_fedavgs_and_a_network_of_another_form_starts_from_its_own_mod
 
 def test_a_robust_rule_needs_networks_of_one_form() -> None:
     plan = {"name": "dense", "gather": "krum"}
-    with pytest.raises(UsageError, match="gather: works on models of one form"):
+    with pytest.raises(UsageError, match="gather = krum: works on models of one form"):
         start(small_experiment(plan, models="mlp,resnet8-slim"), out=None)
 
 

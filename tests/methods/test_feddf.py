@@ -1,6 +1,7 @@
 """FedDF: the ensemble's mean logits, early stopping, a student for each architecture, and the logit form."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,12 @@ def test_one_name_two_methods_and_a_setting_chooses(mode: str, form: type) -> No
     assert (method.form.temperature, method.form.epochs, method.form.gather) == (2.5, 1, method.gather)
     assert method.one_download == (mode == "logits")
     assert type(replace(method, mode="weights").form) is WeightFusion
+
+
+@pytest.mark.parametrize("gather", ["krum", "remember", {"name": "chain", "gathers": ["median", "remember"]}])
+def test_a_gather_of_weights_is_refused_before_the_run_where_networks_differ(gather: Any, tmp_path: Path) -> None:
+    plan = small_experiment(small(gather=gather), models="mlp,resnet8-slim")
+    name = gather if isinstance(gather, str) else gather["name"]
+    with pytest.raises(UsageError, match=f"^gather = {name}: works on models of one form; these clients' networks"):
+        start(plan, out=tmp_path)
+    start(small_experiment(small(gather=gather), rounds=1), out=None)

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from smallest import small_experiment
+from smallest import same_bits, small_experiment
 from torch import nn, tensor
 
 import fedstill.parts.low_rank
 from fedstill.core.method import Reply
-from fedstill.core.record import fault
+from fedstill.core.record import dumps, fault, loads, sizes
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedKD
-from fedstill.methods.fedkd import LowRank, Mentee
-from fedstill.parts.low_rank import compressed, factored, misshapen, restored
+from fedstill.methods.fedkd import Mentee
+from fedstill.parts.low_rank import LowRank, compressed, factored, misshapen, restored
 
 
 def test_examples() -> None:
@@ -114,3 +114,27 @@ def test_fewer_bytes_go_up_than_down_and_networks_may_differ() -> None:
     assert result.last("mentee")["amp"] > 0.4
     assert result.bytes()["up"] < 0.5 * result.bytes()["down"]
     assert result.rows[-1]["facts"]["sent"] < 0.5
+
+
+def test_both_ways_the_step_comes_down_in_factors_and_every_copy_is_the_servers() -> None:
+    """Clients 0 and 1 of three take turns 1, 2 and 3; client 2 comes in turn 3 and gets the whole."""
+    method = FedKD(lr=0.2, epochs=2, energy_start=0.6, energy_end=0.6, both_ways=True)
+    assert (FedKD().one_download, method.one_download) == (True, False)
+    ready = stage(small_experiment(method, clients=3, active=1.0), Storage())
+    server, states = method.init_server(ready.env), {}
+    spent = []
+    for turn, active in enumerate(((0, 1), (0, 1), (0, 1, 2))):
+        replies, down = [], {}
+        for k in active:
+            env = ready.env.at(turn, k)
+            down[k] = loads(dumps(method.download(env, server)))
+            states[k], upload = method.client(
+                env, states.get(k) or method.init_client(env), down[k], ready.party(k).data
+            )
+            assert same_bits(states[k].mentee.weights, server.weights), "the client has the server's mentee"
+            replies.append(Reply(k, 10, upload))
+        spent.append({k: sum(sizes(copy).values()) for k, copy in down.items()})
+        server = method.server(ready.env.at(turn), server, replies)
+    assert spent[1][0] < 0.5 * spent[0][0]
+    assert spent[2][2] == spent[0][0], "a newcomer gets the weights"
+    assert spent[2][0] < 0.5 * spent[2][2]

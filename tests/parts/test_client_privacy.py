@@ -17,7 +17,7 @@ from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, ledger, turn
 from fedstill.experiment.config import experiment
-from fedstill.experiment.run import start
+from fedstill.experiment.run import resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.shorthand import wrapped
 from fedstill.experiment.stage import stage
@@ -116,6 +116,22 @@ def test_epsilon_is_found_for_all_rounds_and_ends_the_run() -> None:
     assert longer.wrappers[0].noise == noise.noise, "noise is settled once"
     last = start(longer, out=None).rows[-1]
     assert all("privacy: ε = 4 would be exceeded" in why for why in last["missing"].values())
+
+
+def test_a_resumed_run_and_another_number_of_workers_have_the_same_noise(tmp_path: Path) -> None:
+    """Two rounds at once, in two worker processes, or one and then the other: the same bits, and ε counted once."""
+    noise = {"name": "private-clients", "noise": 1.0, "clip": 0.1}
+
+    def plan(**settings: Any) -> Any:
+        return small_experiment(small_method("fedavg"), wrappers=[noise], **settings)
+
+    whole = start(plan(), out=tmp_path, name="whole")
+    start(plan(workers="2"), out=tmp_path, name="workers")
+    start(plan(rounds=1), out=tmp_path, name="parts")
+    parts = resume(tmp_path / "parts", rounds=2)
+    ends = [RunDir.open(tmp_path / name).latest()[0] for name in ("whole", "workers", "parts")]
+    assert all(end is not None and same_bits(ends[0].server, end.server) for end in ends)  # type: ignore[union-attr]
+    assert whole.rows[-1]["facts"]["epsilon_clients"] == parts.rows[-1]["facts"]["epsilon_clients"] > 0
 
 
 def test_where_it_is_no_secret_who_takes_part_sampling_saves_nothing() -> None:

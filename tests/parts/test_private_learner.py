@@ -8,9 +8,12 @@ from torch.nn.functional import cross_entropy
 pytest.importorskip("opacus")
 
 from fedstill.core.errors import UsageError
-from fedstill.models import initial
+from fedstill.core.kind import Kind
+from fedstill.core.registry import Registry
+from fedstill.data.kinds import Image, Series, Table, Tokens
+from fedstill.models import initial, models
 from fedstill.parts.learner import Learner
-from fedstill.parts.private_learner import PrivateLearner, SampleGuard
+from fedstill.parts.private_learner import PrivateLearner, SampleGuard, refusal
 
 
 def guarded(module: nn.Module, noise: float = 0.0, clip: float = 1e9, expected: float = 1.0) -> PrivateLearner:
@@ -42,6 +45,43 @@ def test_without_noise_and_clipping_the_step_is_sgds_own(name: str, shape: tuple
     learner.step(cross_entropy(learner(x), y))
     for got, want in zip(moved(learner, before), plain, strict=True):
         assert torch.allclose(got, want, atol=1e-5)
+
+
+KINDS: list[Kind] = [
+    Image((1, 8, 8)),
+    Series((3, 20)),
+    Table(("a", "b"), (0.0, 1.0), (1.0, 2.0), ("b",), ("c", "d"), (("x", "y", "z"), ("u", "v"))),
+    Tokens(10, 40, 8),
+]
+CASES = [(n, k) for n in models for k in KINDS if Registry.name_of(type(k)) in models[n].takes and not models[n].pixels]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=lambda case: case if isinstance(case, str) else case.words())
+def test_samples_are_clipped_one_by_one_in_every_model_that_is_not_refused(name: str, kind: Kind) -> None:
+    """The step is the sum of each sample's own gradient, made by itself and brought to half of the smallest norm; a
+    model in which samples cannot be told apart is refused.
+    """
+    module = initial(name, kind, 3, 1).train()
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    x, y = kind.noise(4, torch.Generator().manual_seed(2)), torch.tensor([0, 1, 2, 1])
+    if refusal(module):
+        with pytest.raises(UsageError, match="private: "):
+            guarded(module)
+        return
+    each = []
+    for i in range(4):
+        loss = cross_entropy(module(x[i : i + 1]), y[i : i + 1])
+        found = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
+        each.append([torch.zeros_like(p) if g is None else g for p, g in zip(module.parameters(), found, strict=True)])
+    norms = [torch.cat([g.flatten() for g in gradients]).norm() for gradients in each]
+    clip = 0.5 * float(min(norms))
+    want = [sum(g / n * clip for g, n in zip(column, norms, strict=True)) for column in zip(*each, strict=True)]
+    learner, before = guarded(module, clip=clip), parameters(module)
+    learner.step(cross_entropy(learner(x), y))
+    for got, wanted in zip(moved(learner, before), want, strict=True):
+        assert torch.allclose(got, wanted, atol=2e-3 * clip)  # type: ignore[arg-type]
 
 
 def line(*weights: float) -> nn.Linear:

@@ -42,6 +42,19 @@ def test_the_page_has_every_clients_epsilon_and_what_an_audit_found(tmp_path: Pa
     assert "0.500 (0.250 to 0.750)" in shown
 
 
+def test_runs_of_different_epsilon_are_shown_by_it() -> None:
+    """Two runs, without privacy at an AMP of .9 and at ε = 1 (the larger of two clients') at .7: in this order."""
+
+    def run(amp: float, *facts: dict[str, Any]) -> Result:
+        return Result({}, [{**row, "models": {"active": {"amp": amp}}} for row in rounds(*facts)])
+
+    private = run(0.7, {"epsilon_spent": {"0": 0.5, "1": 1.0}, "delta": 1e-5})
+    shown = section_of([private, run(0.9, {})])
+    after = shown[shown.index("Accuracy against ε") :]
+    assert after.index("∞") < after.index("90.00") < after.index(">1<") < after.index("70.00")
+    assert "Accuracy against" not in section_of([private])
+
+
 def test_runs_without_privacy_or_audit_have_no_such_section() -> None:
     assert section_of([Result({}, rounds({}))]) == ""
 

@@ -14,7 +14,9 @@ from fedstill.core.turn import Wrapper, received
 class Transport(Protocol):
     """How a round reaches the clients. It keeps the clients' states between their turns."""
 
-    states: Shelf
+    @property
+    def states(self) -> Shelf:
+        """What clients keep, by client."""
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every client its download; return the replies in the order of `downs`."""

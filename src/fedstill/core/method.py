@@ -18,6 +18,7 @@ from fedstill.core import rng
 from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind
+from fedstill.core.prototypes import Prototypes
 from fedstill.core.record import State, declared
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf, Storage
@@ -93,8 +94,11 @@ class Env:
         return dict(self.build(of, rng.key(self.seed, "model", of)).state_dict())
 
     def form(self, of: int | None = None) -> State:
-        """Weights of the right names, shapes and types for `of`'s model; their numbers do not matter."""
-        return dict(self.build(of, None).state_dict())
+        """Weights of the right names, shapes and types for `of`'s model; their numbers do not matter.
+
+        They are shared by all who ask, and must not be written to.
+        """
+        return dict(self.build.form(of) if isinstance(self.build, Prototypes) else self.build(of, None).state_dict())
 
     def shelf(self, name: str) -> Shelf:
         """An empty shelf for what a method keeps for each client."""

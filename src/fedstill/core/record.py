@@ -191,9 +191,9 @@ def loads(data: bytes, reopen: Callable[[Any], Any] | None = None) -> Any:
         raise FedstillError(f"not a record, or cut off: {error}") from error
 
 
-def save(path: Path, value: Any) -> None:
-    """Write a value to a file, all of it or nothing."""
-    write(path, dumps(value))
+def save(path: Path, value: Any, safely: bool = True) -> None:
+    """Write a value to a file, all of it or nothing; `safely`: so that it outlasts a power cut."""
+    write(path, dumps(value), safely)
 
 
 def load(path: Path, reopen: Callable[[Any], Any] | None = None) -> Any:
@@ -209,18 +209,28 @@ def load(path: Path, reopen: Callable[[Any], Any] | None = None) -> Any:
         raise FedstillError(f"{path}: not a record, or cut off: {error}") from error
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file atomically: a reader sees the old content or the new, never a part."""
+def write(path: Path, data: bytes, safely: bool = True) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part.
+
+    `safely`: it is on the disk when this returns, and not only in the system's memory.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if safely:
+                os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def secure(path: Path) -> None:
+    """Have a file that was written put on the disk, where it outlasts a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -41,6 +41,19 @@ def seeded(seed: int) -> Iterator[None]:
 
     One thread at a time, since that stream is the process's.
     """
-    with _torch, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
+    with _torch:
+        before = torch.default_generator.get_state()
+        _start_at(seed)
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+
+
+def _start_at(seed: int) -> None:
+    """What `torch.manual_seed` does, for the devices in use: it also prepares those that are not, at some cost."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)

@@ -36,14 +36,16 @@ class Storage:
         return made
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Entry:
-    """One client's value: in memory, in a file, or both."""
+    """One client's value: in memory, in a file, or both. All shelves that hold it learn when it has been written."""
 
     version: int
     size: int
     value: Any = None
     file: Path | None = None
+    safe: bool = False
+    """Would the file outlast a power cut?"""
 
     def read(self) -> Any:
         """The value, from memory if it is there."""
@@ -67,7 +69,9 @@ class Shelf(Mapping[int, Any], record.Persistent):
             held -= old.size if old is not None and old.value is not None else 0
             entry = Entry(version, record.size(value), value)
             if held + entry.size > self.storage.limit:
-                entry = self._filed(client, entry, keep=False)
+                entry.file = self._file(client, entry)
+                record.save(entry.file, value, safely=False)
+                entry.value = None
             held += entry.size if entry.value is not None else 0
             entries[client] = entry
         return Shelf(self.name, self.storage, entries, held)
@@ -82,10 +86,15 @@ class Shelf(Mapping[int, Any], record.Persistent):
         return len(self.entries)
 
     def save(self) -> None:
-        """Write the entries that are only in memory; their values stay there too."""
+        """Write the entries that are only in memory (their values stay there too); then all outlast a power cut."""
         for client, entry in self.entries.items():
             if entry.file is None:
-                self.entries[client] = self._filed(client, entry, keep=True)  # the same value, now also on disk
+                file = self._file(client, entry)
+                record.save(file, entry.value)
+                entry.file = file
+            elif not entry.safe:
+                record.secure(entry.file)
+            entry.safe = True
 
     def manifest(self) -> dict[str, Any]:
         """Which file holds whom; all must be written (`save`)."""
@@ -94,10 +103,16 @@ class Shelf(Mapping[int, Any], record.Persistent):
             raise TypeError(f"shelf {self.name}: client {unsaved} is not on disk; save the shelf before its record")
         return {"name": self.name, "versions": {str(k): e.version for k, e in self.entries.items()}}
 
-    def _filed(self, client: int, entry: Entry, keep: bool) -> Entry:
-        file = self.storage.path / self.name / f"{client}-{entry.version}.safetensors"
-        record.save(file, entry.value)
-        return Entry(entry.version, entry.size, entry.value if keep else None, file)
+    def names(self) -> list[str]:
+        """The entries' files, as seen from the storage's folder."""
+        return [_name(self.name, client, entry.version) for client, entry in self.entries.items()]
+
+    def _file(self, client: int, entry: Entry) -> Path:
+        return self.storage.path / _name(self.name, client, entry.version)
+
+
+def _name(shelf: str, client: int, version: int) -> str:
+    return f"{shelf}/{client}-{version}.safetensors"
 
 
 def shelves(value: Any) -> Iterator[Shelf]:
@@ -119,11 +134,11 @@ def reopen(storage: Storage) -> Callable[[Any], Shelf]:
     """How `record.load` gets a shelf back from its manifest: entries stay in their files until they are asked for."""
 
     def shelf(manifest: Any) -> Shelf:
-        folder = storage.path / manifest["name"]
+        name, folder = manifest["name"], storage.path
         entries = {
-            int(client): Entry(version, 0, None, folder / f"{client}-{version}.safetensors")
+            int(client): Entry(version, 0, None, folder / _name(name, int(client), version), safe=True)
             for client, version in manifest["versions"].items()
         }
-        return Shelf(manifest["name"], storage, entries)
+        return Shelf(name, storage, entries)
 
     return shelf

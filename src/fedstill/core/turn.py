@@ -186,11 +186,18 @@ def leaving(method: AnyMethod, chain: Sequence[Wrapper]) -> type:
 
 
 def ledger(method: AnyMethod, chain: Sequence[Wrapper]) -> dict[str, str]:
-    """Field by field, what leaves a client with these wrappers: what it carries, and what was done to it."""
+    """Field by field, what leaves a client with these wrappers: what it carries, and what was done to it.
+
+    Where a wrapper packs an upload into another record, each of its fields tells what was done to all that went in.
+    """
     upload = method.uploads()
     done: dict[str, list[str]] = {}
     for wrapper in chain:
-        upload = wrapper.uploads(upload)
+        packed = wrapper.uploads(upload)
+        if packed is not upload:
+            before = list(dict.fromkeys(effect for effects in done.values() for effect in effects))
+            done = {name: list(before) for name in declared(packed)}
+        upload = packed
         for name, effect in wrapper.effects(upload).items():
             done.setdefault(name, []).append(effect)
     return {name: "; ".join([carried, *done.get(name, [])]) for name, carried in declared(upload).items()}

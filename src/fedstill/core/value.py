@@ -22,6 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from fedstill.core.errors import UsageError, unknown
@@ -77,9 +78,15 @@ class Value:
     """Base of all values: checks every field's bounds and choices when it is made."""
 
     def __post_init__(self) -> None:
-        hints, values = typing.get_type_hints(type(self)), by_field(self)
+        hints, values = _hints(type(self)), by_field(self)  # type: ignore[arg-type]
         for f in fields(self):
             check(f.name, values[f.name], hints[f.name], f.metadata.get("bounds", {}))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a class's fields."""
+    return typing.get_type_hints(cls)
 
 
 def by_field(value: Any, cls: type | None = None) -> dict[str, Any]:

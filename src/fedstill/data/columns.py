@@ -37,8 +37,25 @@ def is_table(path: Path) -> bool:
 
 def from_frame(frame: Any) -> pa.Table:
     """The columns of a pandas, polars or pyarrow frame."""
-    table = frame if isinstance(frame, pa.Table) else pa.table(frame)
+    table = _plain_texts(frame if isinstance(frame, pa.Table) else pa.table(frame))
     return _gaps(table.drop_columns([n for n in table.column_names if n.startswith("__index_level_")]))
+
+
+def _plain_texts(table: pa.Table) -> pa.Table:
+    """The table with texts as plain texts: polars hands them over as views, and categoricals as numbers of texts."""
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_dictionary(field.type):
+            chunks = [_plain(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+            column = pa.chunked_array(chunks) if chunks else pa.chunked_array([pa.nulls(0)])
+        table = table.set_column(place, field.name, _plain(column))
+    return table
+
+
+def _plain(values: Any) -> Any:
+    """Texts of any form as plain texts; other values as they are."""
+    views = pa.types.is_string_view(values.type) or pa.types.is_large_string(values.type)
+    return pc.cast(values, pa.string()) if views else values
 
 
 def _gaps(table: pa.Table) -> pa.Table:

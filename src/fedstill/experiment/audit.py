@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from fedstill.core import record, rng
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.loop import rounds
-from fedstill.core.method import Env
 from fedstill.core.record import Carries
 from fedstill.core.shelf import Storage, reopen
 from fedstill.core.turn import Party, turn
 from fedstill.core.value import by_field
 from fedstill.data.samples import Samples
+from fedstill.experiment.audit_targets import READERS, Sent, by_odds, carried_by
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.inference import (
@@ -34,9 +34,6 @@ from fedstill.experiment.inference import (
     inputs_from_step,
     likelihood_ratio,
     likeness,
-    losses,
-    odds,
-    surrogate,
     tpr,
 )
 from fedstill.experiment.rundir import Checkpoint, RunDir
@@ -123,7 +120,7 @@ def promised(folder: RunDir) -> dict[str, Any]:
     return {**promises, **({"epsilon_samples": max(spent.values())} if spent else {})}
 
 
-def sent(scene: Scene) -> Iterator[tuple[int, tuple[Any, Any]]]:
+def sent(scene: Scene) -> Iterator[tuple[int, Sent]]:
     """By client of the round: what came down, and what it sent (as its turn made it, before it was packed)."""
     method, env = scene.plan.method, scene.ready.env
     server = scene.before.server if scene.before else method.init_server(env.at(0))
@@ -134,7 +131,8 @@ def sent(scene: Scene) -> Iterator[tuple[int, tuple[Any, Any]]]:
         party = scene.ready.party(client)
         same_form = tuple(w for w in party.wrappers if w.uploads(method.uploads()) is method.uploads())
         try:
-            yield client, (down, turn(method, here, Party(party.data, same_form), state, down)[1])
+            after, upload = turn(method, here, Party(party.data, same_form), state, down)
+            yield client, Sent(method, here, down, upload, after)
         except FedstillError:  # lost, or its budget is spent: nothing left it
             continue
 
@@ -147,8 +145,7 @@ def own_others(scene: Scene, client: int) -> tuple[Samples, Samples]:
 
 def scores(scene: Scene, module: nn.Module, samples: Samples) -> Scores:
     """The odds of the true class, sample by sample."""
-    device = scene.ready.env.device
-    return odds(losses(module.to(device), samples.inputs().to(device), samples.y.to(device)).cpu())
+    return by_odds(scene.ready.env, module)(samples)
 
 
 def row(scene: Scene, target: str, attack: str, members: Scores, others: Scores) -> dict[str, Any]:
@@ -164,51 +161,31 @@ def row(scene: Scene, target: str, attack: str, members: Scores, others: Scores)
     }
 
 
-def membership(scene: Scene, uploads: Mapping[int, tuple[Any, Any]]) -> Iterator[dict[str, Any]]:
-    """The loss threshold (Yeom et al., CSF 2018) on final models, on uploaded weights and on models read off logits."""
+def membership(scene: Scene, uploads: Mapping[int, Sent]) -> Iterator[dict[str, Any]]:
+    """The loss threshold on final models; on uploads, what each of their fields allows (`audit_targets`)."""
     env, method = scene.ready.env, scene.plan.method
     everyone = [own_others(scene, k) for k in range(env.clients)]
     whose = method.architectures(env, scene.after.server)
     for name, weights in method.models(env.at(scene.after.round - 1), scene.after.server).items():
         module = env.module(weights, whose.get(name))
         both = [(scores(scene, module, own), scores(scene, module, rest)) for own, rest in everyone]
-        yield from pooled(scene, f"model {name}", both)
-    for what, reads in ((Carries.WEIGHTS, weights_of_upload), (Carries.LOGITS, model_of_logits)):
+        yield from pooled(scene, f"model {name}", "loss threshold", both)
+    for what, attack, reader in READERS:
         both = []
-        for client, (_, upload) in uploads.items():
-            module_or_none = reads(env.at(scene.round, client), upload)
-            if module_or_none is not None:
+        for client, each in uploads.items():
+            score = reader(each)
+            if score is not None:
                 own, rest = own_others(scene, client)
-                both.append((scores(scene, module_or_none, own), scores(scene, module_or_none, rest)))
-        yield from pooled(scene, f"upload of {what}", both)
+                both.append((score(own), score(rest)))
+        yield from pooled(scene, f"upload of {what}", attack, both)
 
 
-def pooled(scene: Scene, target: str, both: list[tuple[Scores, Scores]]) -> Iterator[dict[str, Any]]:
+def pooled(scene: Scene, target: str, attack: str, both: list[tuple[Scores, Scores]]) -> Iterator[dict[str, Any]]:
     """One row over all clients; nothing where nobody has samples of both kinds."""
     kept = [(own, rest) for own, rest in both if len(own) and len(rest)]
     if kept:
         members, others = (np.concatenate(part) for part in zip(*kept, strict=True))
-        yield row(scene, target, "loss threshold", members, others)
-
-
-def _carried(upload: Any, what: Carries) -> list[Any]:
-    return [by_field(upload)[f.name] for f in fields(upload) if f.metadata["carries"] is what]
-
-
-def weights_of_upload(env: Env, upload: Any) -> nn.Module | None:
-    """The model whose weights an upload carries."""
-    found = _carried(upload, Carries.WEIGHTS)
-    return env.module(found[0], env.client) if found and found[0] else None
-
-
-def model_of_logits(env: Env, upload: Any) -> nn.Module | None:
-    """A model brought to the public logits that an upload carries; None where there are none, or of other classes."""
-    logits, rows = _carried(upload, Carries.LOGITS), _carried(upload, Carries.ROWS)
-    if not logits or not rows or env.public_classes is not None:
-        return None
-    module = env.module(env.initial(env.client), env.client)
-    inputs = env.public.inputs(rows[0]).to(env.device)
-    return surrogate(module, inputs, logits[0].to(env.device), env.stream("audit logits"))
+        yield row(scene, target, attack, members, others)
 
 
 def by_shadows(scene: Scene, count: int) -> Iterator[dict[str, Any]]:
@@ -255,13 +232,13 @@ def shadow_run(scene: Scene, number: int, model: str, data: list[Samples]) -> nn
     return env.module(method.models(env.at(scene.after.round - 1), server)[model])
 
 
-def label_shares(scene: Scene, uploads: Mapping[int, tuple[Any, Any]]) -> dict[str, Any] | None:
+def label_shares(scene: Scene, uploads: Mapping[int, Sent]) -> dict[str, Any] | None:
     """How well an update tells which labels its client has; beside it, how well the shares of all clients tell it."""
     env = scene.ready.env
     pulls, shares, mean = [], [], scene.ready.counts.sum(0) / scene.ready.counts.sum()
-    for client, (down, upload) in uploads.items():
-        after = _carried(upload, Carries.WEIGHTS)
-        base = dict(_weights_down(down))
+    for client, each in uploads.items():
+        after = carried_by(each.upload, Carries.WEIGHTS)
+        base = dict(_weights_down(each.down))
         pull = class_pull(base, after[0], env.classes) if after and after[0] and base else None
         if pull is not None:
             counts = scene.ready.counts[client]
@@ -296,7 +273,10 @@ def reconstruction(scene: Scene) -> dict[str, Any]:
     if layer is None:
         return {"skipped": "the first layer is not fully connected, so a step does not lay its input open exactly"}
     plainest = {"batch": 1, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
-    single = replace(method, **plainest)
+    try:
+        single = replace(method, **plainest)
+    except UsageError as error:
+        return {"skipped": f"this method takes no step on a single sample ({error})"}
     chain = tuple(w for w in scene.plan.wrappers if w.uploads(method.uploads()) is method.uploads())
     data = scene.ready.party(0).data
     down = single.download(env, single.init_server(env.at(0)))

@@ -90,13 +90,14 @@ class Judgement:
         seeds = {len(s.differences) for s in self.statements}
         if seeds <= {0}:
             return "no record yet"
-        count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)}–{max(seeds)}" if seeds else "no"
+        count = "–".join(str(n) for n in dict.fromkeys((min(seeds), max(seeds)))) if seeds else "no"
+        count += " seed" if count == "1" else " seeds"
         if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
             (low, high), mean = self.statements[0].interval, self.statements[0].mean
-            return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count} seeds"
+            return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count}"
         each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
         worst = f", largest p = {self.p:.3g}" if self.p is not None and self.claim.relation != "is" else ""
-        return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count} seeds"
+        return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count}"
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""

@@ -13,7 +13,6 @@ import fedstill.methods
 import fedstill.parts.backdoor
 import fedstill.parts.client_privacy
 import fedstill.parts.compression
-import fedstill.parts.privacy
 import fedstill.parts.robust_means
 import fedstill.parts.secure_sums  # noqa: F401
 from fedstill.core import rng
@@ -31,6 +30,7 @@ from fedstill.parts.attacks import Attack
 from fedstill.parts.class_weights import ClassWeights
 from fedstill.parts.collusion import Collusion
 from fedstill.parts.gather import gather_of
+from fedstill.parts.privacy import PrivateSamples
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,10 @@ class Experiment(Value):
         weights = [w for w in self.wrappers if isinstance(w, ClassWeights)]
         if weights and len(self.wrappers) > 1:
             raise UsageError("wrappers: class-weights stands alone, without privacy or compression")
+        if self.public == "train" and any(isinstance(w, PrivateSamples) for w in self.wrappers):
+            raise UsageError(
+                "public = train: no noise is counted on the public set, which would be the private samples"
+            )
         if self.wrappers:
             turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
             run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))

@@ -11,6 +11,7 @@ from fedstill.core.errors import RunError
 from fedstill.core.loop import Round, Transport, rounds
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.health import Health, cause
+from fedstill.experiment.keeper import Keeper
 from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result, principal
 from fedstill.experiment.rundir import Checkpoint, RunDir
@@ -46,16 +47,16 @@ def drive(
     server = checkpoint.server if checkpoint else None
     why = ""
     sample = partial(active, plan)
-    for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
-        rows.append(examiner.row(done))
-        number = done.number + 1
-        if folder:
-            folder.append(rows[-1])
-        why = _told(plan, rows, watcher)
-        if folder and (why or number % plan.checkpoint_every == 0 or number == plan.rounds):
-            folder.checkpoint(Checkpoint(number, done.server, link.states))
-        if why:
-            break
+    with Keeper(folder) as keeper:
+        for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
+            rows.append(examiner.row(done))
+            number = done.number + 1
+            keeper.row(rows[-1])
+            why = _told(plan, rows, watcher)
+            if why or number % plan.checkpoint_every == 0 or number == plan.rounds:
+                keeper.checkpoint(Checkpoint(number, done.server, link.states))
+            if why:
+                break
     return ended(Result.of(plan.plain(), rows, folder.path if folder else None, why), plan, folder, watcher)
 
 

@@ -88,7 +88,8 @@ class Exam:
 
     def scores(self, answers: Answers) -> dict[str, Any]:
         """A model's metrics, from its answers to the whole pool."""
-        each = [self.local_marks(answers, client) for client in range(len(self.local))]
+        columns = {key: measure.each(answers, self.local) for key, measure in self.scorer.needed.items()}
+        each = [dict(zip(columns, marks, strict=True)) for marks in zip(*columns.values(), strict=True)]
         return self.summary(each, self.global_marks(answers))
 
     def summary(self, each: Sequence[Marks], whole: Marks) -> dict[str, Any]:

@@ -7,7 +7,7 @@ AMP, FM and WLP are made of a measure's values on the clients' local tests. A me
         return float((answers.logits.topk(2).indices == answers.labels[:, None]).any(1).double().mean())
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,6 +57,14 @@ class Measure:
     direction: int = 1
     """1 where more is better, -1 where less is."""
     doc: str = ""
+    by_group: Callable[[Answers, Sequence[Tensor]], list[float | None]] | None = None
+    """The scores of many groups of samples at once, where that is faster than one by one; the same numbers."""
+
+    def each(self, answers: Answers, groups: Sequence[Tensor]) -> list[float | None]:
+        """The score of each group of samples, given by their places."""
+        if self.by_group is not None:
+            return self.by_group(answers, groups)
+        return [self(answers[group]) for group in groups]
 
     def __call__(self, answers: Answers) -> float | None:
         """The score; None where there is no sample."""
@@ -67,19 +75,40 @@ measures: Registry[Measure] = Registry("metric", instances_of=Measure, group="fe
 
 
 def measure(
-    key: str, title: str, direction: int = 1
+    key: str,
+    title: str,
+    direction: int = 1,
+    by_group: Callable[[Answers, Sequence[Tensor]], list[float | None]] | None = None,
 ) -> Callable[[Callable[[Answers], float | None]], Callable[[Answers], float | None]]:
-    """Decorate a function of answers to make it known as the measure `key`; its docstring says what it is."""
+    """Decorate a function of answers to make it known as the measure `key`; its docstring says what it is.
+
+    `by_group`: the same for many groups of samples at once, where there is a faster way (see `Measure`).
+    """
 
     def add(score: Callable[[Answers], float | None]) -> Callable[[Answers], float | None]:
         doc = (score.__doc__ or title).split("\n")[0]
-        measures.register(key)(Measure(key, title, score, direction, doc))
+        measures.register(key)(Measure(key, title, score, direction, doc, by_group))
         return score
 
     return add
 
 
-@measure("accuracy", "accuracy")
+def accuracies(answers: Answers, groups: Sequence[Tensor]) -> list[float | None]:
+    """The share of right answers in each group; None where a group is empty.
+
+    >>> answers = Answers(torch.tensor([0, 1, 1]), torch.tensor([[1.0, 0], [0, 1], [1, 0]]))
+    >>> accuracies(answers, [torch.tensor([0, 2]), torch.tensor([], dtype=torch.int64), torch.tensor([1])])
+    [0.5, None, 1.0]
+    """
+    if not groups:
+        return []
+    sizes = torch.tensor([len(group) for group in groups])
+    place = torch.repeat_interleave(torch.arange(len(groups)), sizes)
+    hits = torch.zeros(len(groups)).index_add_(0, place, answers.correct[torch.cat(list(groups))].float())
+    return [share if size else None for share, size in zip((hits / sizes).tolist(), sizes.tolist(), strict=True)]
+
+
+@measure("accuracy", "accuracy", by_group=accuracies)
 def accuracy(answers: Answers) -> float:
     """The share of right answers."""
     return float(answers.correct.float().mean())

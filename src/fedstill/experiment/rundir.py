@@ -23,6 +23,10 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.shelf import Shelf, Storage, reopen, shelves
 
+METRICS = "metrics.jsonl"
+FOLDERS = ("clients", "slots")
+"""Where shelves keep their files."""
+
 
 @record.record
 class Checkpoint:
@@ -41,6 +45,9 @@ class RunDir:
         self.storage = Storage(path, memory << 20)
         self.checksums: dict[str, str] = {}
         """Of the clients' files: they are never written twice under one name."""
+        self.kept: dict[int, frozenset[str]] = {}
+        """The checkpoints that this process wrote or goes on from, by round, and the clients' files each needs."""
+        self.written = 0
 
     @classmethod
     def create(cls, path: Path, experiment: Mapping[str, Any], command: str) -> "RunDir":
@@ -84,15 +91,13 @@ class RunDir:
             raise RunError(f"{file}: damaged ({error})") from None
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a round's metrics."""
-        with _Writing(self.path), (self.path / "metrics.jsonl").open("a") as file:
+        """Add a round's metrics. The next checkpoint puts them on the disk: without it they are of no use there."""
+        with _Writing(self.path), (self.path / METRICS).open("a") as file:
             file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
         """All rounds' metrics; a last line that a crash cut off is left out, another that is damaged is an error."""
-        file = self.path / "metrics.jsonl"
+        file = self.path / METRICS
         lines = file.read_text(errors="replace").splitlines() if file.exists() else []
         found = []
         for number, line in enumerate(lines, 1):
@@ -110,28 +115,43 @@ class RunDir:
     def checkpoint(self, state: Checkpoint) -> None:
         """Write a checkpoint; keep it and the one before, and drop what no kept one needs."""
         with _Writing(self.path):
-            for shelf in shelves(state):
+            if (self.path / METRICS).exists():
+                record.secure(self.path / METRICS)
+            held = list(shelves(state))
+            for shelf in held:
                 shelf.save()
             data = record.dumps(state)
             file = self._file(state.round)
             record.write(file, data)
-            needed = [str(e.file.relative_to(self.path)) for s in shelves(state) for e in s.entries.values() if e.file]
-            self.write(
-                str(file.with_suffix(".json").relative_to(self.path)),
-                {"sha256": hashlib.sha256(data).hexdigest(), "files": {name: self._checksum(name) for name in needed}},
-            )
-        self._sweep()
+            needed = {name: self._checksum(name) for shelf in held for name in shelf.names()}
+            side = {"sha256": hashlib.sha256(data).hexdigest(), "files": needed}
+            record.write(file.with_suffix(".json"), json.dumps(side).encode())
+        self._sweep(state.round, frozenset(needed))
 
-    def _sweep(self) -> None:
-        kept = self._rounds()[-2:]
-        needed = {name for t in kept for name in (self.read(f"checkpoints/{t:06d}.json") or {"files": []})["files"]}
-        for t in self._rounds()[:-2]:
-            self._file(t).with_suffix(".json").unlink(missing_ok=True)
-            self._file(t).unlink(missing_ok=True)
-        for folder in ("clients", "slots"):
-            for file in (self.path / folder).glob("*.safetensors"):
-                if str(file.relative_to(self.path)) not in needed:
-                    file.unlink()
+    def _sweep(self, newest: int, needed: frozenset[str]) -> None:
+        """Drop all checkpoints but the newest and the one before it, and the clients' files that neither needs."""
+        old = self.kept.pop(newest, frozenset())  # it was there already, and has been written anew
+        self.kept[newest] = needed
+        dropped = sorted(self.kept)[:-2]
+        gone = old.union(*(self.kept.pop(t) for t in dropped))
+        self.written += 1
+        if self.written % 16 == 0:
+            gone = gone.union(self._replaced(newest))
+        for name in gone.difference(*self.kept.values()):
+            (self.path / name).unlink(missing_ok=True)
+            self.checksums.pop(name, None)
+        for t in dropped:
+            self._drop(t)
+
+    def _replaced(self, newest: int) -> list[str]:
+        """The clients' files of rounds before this one; some were replaced before any checkpoint needed them."""
+        files = [file for folder in FOLDERS for file in (self.path / folder).glob("*.safetensors")]
+        before = [file for file in files if int(file.stem.partition("-")[2]) < newest]
+        return [f"{file.parent.name}/{file.name}" for file in before]
+
+    def _drop(self, rounds: int) -> None:
+        for file in (self._file(rounds).with_suffix(".json"), self._file(rounds)):
+            file.unlink(missing_ok=True)
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and a note on each that is not."""
@@ -166,10 +186,21 @@ class RunDir:
                 self.checksums[name] = files[name]
 
     def rewind(self, rounds: int) -> None:
-        """Forget metrics of rounds after this one."""
+        """Forget what came after this round: metrics, checkpoints, and files that no kept checkpoint needs."""
         lines = [json.dumps(row) + "\n" for row in self.rows() if row["round"] <= rounds]
         with _Writing(self.path):
-            record.write(self.path / "metrics.jsonl", "".join(lines).encode())
+            record.write(self.path / METRICS, "".join(lines).encode())
+            for t in self._rounds():
+                if t > rounds:
+                    self._drop(t)
+                else:
+                    side = self.read(f"checkpoints/{t:06d}.json") or {"files": []}
+                    self.kept[t] = frozenset(side["files"])
+            needed = frozenset().union(*self.kept.values())
+            for folder in FOLDERS:
+                for file in (self.path / folder).glob("*.safetensors"):
+                    if f"{folder}/{file.name}" not in needed:
+                        file.unlink()
 
     def _rounds(self) -> list[int]:
         return sorted(int(f.stem) for f in (self.path / "checkpoints").glob("[0-9]*.safetensors"))

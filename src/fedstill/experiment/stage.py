@@ -1,8 +1,7 @@
 """The stage of a run, set from an experiment: who has which data, which model, and which exam."""
 
-import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedstill.core.classifier import Classifier
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.method import Env
+from fedstill.core.prototypes import Prototypes
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, forged
 from fedstill.core.value import plain
@@ -313,21 +313,17 @@ def _named(spec: Any) -> bool:
     return isinstance(spec, str) and ":" not in spec
 
 
-def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Callable[[int | None, int | None], Classifier]:
+def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Prototypes:
     """How `Env` builds modules: `specs` names the model of every client, and last the server's."""
-    prototypes: dict[int, Classifier] = {}
-    first = {id(spec) if not isinstance(spec, str) else spec: i for i, spec in reversed(list(enumerate(specs)))}
 
-    def build(client: int | None, seed: int | None) -> Classifier:
-        spec = specs[-1 if client is None else client]
-        if seed is not None:
-            return initial(spec, kind, classes, seed)
-        place = first[spec if isinstance(spec, str) else id(spec)]
-        if place not in prototypes:
-            prototypes[place] = initial(spec, kind, classes, 0)
-        return copy.deepcopy(prototypes[place])
+    def spec(client: int | None) -> Any:
+        return specs[-1 if client is None else client]
 
-    return build
+    def which(client: int | None) -> Hashable:
+        chosen = spec(client)
+        return chosen if isinstance(chosen, str) else id(chosen)
+
+    return Prototypes(which, lambda client, seed: initial(spec(client), kind, classes, seed))
 
 
 def device_of(name: str) -> torch.device:

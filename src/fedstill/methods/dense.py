@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.local import Alone
-from fedstill.parts.architectures import SERVER, kinds_of
+from fedstill.parts.architectures import kinds_of, one_form
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.conditional_generator import Gallery, hang
 from fedstill.parts.distil import uploads_of
@@ -50,10 +49,7 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
 
     def init_server(self, env: Env) -> Student:
         """w⁰."""
-        if not isinstance(self.gather, Everyone) and set(kinds_of(env).values()) != {SERVER}:
-            raise UsageError(
-                "gather: works on models of one form; these clients' networks differ, so it must be everyone"
-            )
+        one_form(self.gather, kinds_of(env))
         weights = env.initial()
         return Student(weights, self.gather.init(env, weights), {}, 0.0, {})
 

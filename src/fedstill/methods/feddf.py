@@ -17,7 +17,7 @@ from fedstill.core.record import State, record
 from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.logit_fusion import LogitFusion
-from fedstill.parts.architectures import SERVER, holder, kinds_of, titled
+from fedstill.parts.architectures import SERVER, holder, kinds_of, one_form, titled
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.distil import Lesson, Patience, distil, opinions, uploads_of
 from fedstill.parts.forms import InForms
@@ -63,6 +63,7 @@ class WeightFusion(Distillation, Method[Fusion, None, Broadcast, Update]):
     def init_server(self, env: Env) -> Fusion:
         """A student for each architecture, from the seed."""
         kinds = kinds_of(env)
+        one_form(self.gather, kinds)
         students = {kind: env.initial(holder(kind)) for kind in sorted(set(kinds.values()))}
         return Fusion(students, students, kinds, self.gather.init(env, env.initial()), {})
 

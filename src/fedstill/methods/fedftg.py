@@ -133,3 +133,7 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
     def models(self, env: Env, server: FineTuned) -> Mapping[str, State]:
         """`global`, fine-tuned, and `average`, before it."""
         return {"global": server.weights, "average": server.average, **self.gather.models(env, server.memory)}
+
+    def facts(self, env: Env, server: FineTuned) -> Mapping[str, Any]:
+        """What the gather reports."""
+        return self.gather.facts(env, server.memory)

@@ -11,45 +11,40 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedstill.core.method import Env, Method, Reply, methods
-from fedstill.core.record import Carries, State, carries, record
+from fedstill.core.record import State, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.models.conditional import feature_width
-from fedstill.parts.averaging import Broadcast
 from fedstill.parts.gather import mean
 from fedstill.parts.learner import LocalTraining, Memory, weights_of
 from fedstill.parts.losses import cross_entropy, kl
-from fedstill.parts.low_rank import Factors, compressed, misshapen, restored
-
-
-@record
-class LowRank:
-    """What leaves a client: the change of the mentee's weights, by few factors; their number varies."""
-
-    factors: Factors = carries(Carries.COMPRESSED, varies=True)
+from fedstill.parts.low_rank import LowRank, compressed, misshapen, numbers, restored
+from fedstill.parts.trail import Copy, Followed, Trail, added, copy_for, followed, stepped_on
 
 
 @record
 class Mentee:
-    """The server's state: the mentee's weights, and the share of the last round's numbers that had to be sent."""
+    """The server's state: the mentee, the share of the last round's numbers that had to be sent, who has what."""
 
     weights: State
     sent: float
+    trail: Trail = Trail()
 
 
 @record
 class Mentor:
-    """What stays on a client: the mentor, its optimiser's state, and W_h between the two models' features."""
+    """What stays on a client: mentor, its optimiser's state, W_h between the models' features, a copy of the mentee."""
 
     weights: State
     memory: Memory
     bridge: State
+    mentee: Followed | None = None
 
 
 @methods.register("fedkd")
 @dataclass(frozen=True)
-class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
+class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
     """Adaptive mutual distillation: the surer both models are of the labels, the more they learn from each other."""
 
     paper = (
@@ -63,6 +58,11 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
     )
     energy_end: float = setting(0.98, gt=0, le=1, doc="the same after `ramp` rounds (T_end); 1: all of it")
     ramp: int = setting(20, ge=1, doc="rounds from the first share to the last")
+    both_ways: bool = setting(False, doc="the server's step comes down in factors too, to clients that can follow it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "one_download", not self.both_ways)  # what a client is told depends on what it has
 
     def energy(self, env: Env) -> float:
         """T(t) = T_start + (T_end − T_start) t."""
@@ -84,14 +84,15 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
         made.load_state_dict(weights or made.state_dict())
         return made.to(env.device)
 
-    def download(self, env: Env, server: Mentee) -> Broadcast:
-        """The mentee."""
-        return Broadcast(server.weights)
+    def download(self, env: Env, server: Mentee) -> Copy:
+        """The mentee, or the steps that lead to it."""
+        return copy_for(server.trail, server.weights, env.client) if self.both_ways else Copy(server.weights)
 
-    def client(self, env: Env, state: Mentor, down: Broadcast, data: Samples) -> tuple[Mentor, LowRank]:
+    def client(self, env: Env, state: Mentor, down: Copy, data: Samples) -> tuple[Mentor, LowRank]:
         """Mentor, mentee and W_h step on every batch; then the mentee's change goes up, compressed."""
         mentor = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
-        mentee = self.learner(env, env.module(down.weights))
+        received = followed(down, state.mentee)
+        mentee = self.learner(env, env.module(received.weights))
         bridge = self.learner(env, self.bridge(env, state.bridge))
         for x, y in self.batches(env, data, nn.ModuleList([mentor.module, mentee.module])):
             ends: list[Any] = [mentor.module, mentee.module]
@@ -102,8 +103,8 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
             mentee.step(for_mentee)
             if self.distil:
                 bridge.step(for_bridge)
-        change = {name: tensor - down.weights[name] for name, tensor in mentee.weights.items()}
-        kept = Mentor(mentor.weights, mentor.memory, bridge.weights)
+        change = {name: tensor - received.weights[name] for name, tensor in mentee.weights.items()}
+        kept = Mentor(mentor.weights, mentor.memory, bridge.weights, received if self.both_ways else None)
         return kept, LowRank(compressed(change, self.energy(env)))
 
     def losses(
@@ -126,12 +127,16 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Broadcast, LowRank]):
         return mentor, mentee, weight * (features[0].detach() - there).square().mean()
 
     def server(self, env: Env, server: Mentee, replies: Sequence[Reply[LowRank]]) -> Mentee:
-        """w ← w + Σ n_k Δ_k / Σ n_k, Δ_k as far as its factors tell."""
+        """w ← w + Σ n_k Δ_k / Σ n_k, Δ_k (and, both ways, their mean too) as far as factors tell."""
         changes = [restored(r.upload.factors, server.weights) for r in replies]
         step = mean(changes, [float(r.samples) for r in replies])
-        numbers = sum(part.numel() for r in replies for parts in r.upload.factors.values() for part in parts.values())
         whole = len(replies) * sum(tensor.numel() for tensor in server.weights.values())
-        return Mentee({n: t + step[n] for n, t in server.weights.items()}, numbers / whole)
+        sent = sum(numbers(r.upload.factors) for r in replies) / whole
+        if not self.both_ways:
+            return Mentee(added(server.weights, step), sent)
+        told, energy = [r.client for r in replies], self.energy(env)
+        trail, weights = stepped_on(server.trail, server.weights, step, energy, told)
+        return Mentee(weights, sent, trail)
 
     def template(self, env: Env) -> LowRank:
         """Factors of the mentee's tensors; how many there are is the client's affair (see `objection`)."""

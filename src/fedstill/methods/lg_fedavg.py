@@ -28,6 +28,7 @@ class LGFedAvg(LocalTraining, Method[Global, Alone, Broadcast, Update]):
 
     paper = "Liang et al., Think Locally, Act Globally: FL with Local and Global Representations, 2020"
     private_learners = 1
+    server_sums = "samples"
     one_architecture = False
     one_download = True
     gather: Gather = setting(Everyone(), doc="what the server does with the replies (a robust rule, say)")

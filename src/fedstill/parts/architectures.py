@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
+from fedstill.core.value import plain
+from fedstill.parts.gather import Everyone, Gather
 
 SERVER = -1
 """Stands for the server's own architecture."""
@@ -12,6 +15,15 @@ def kinds_of(env: Env) -> Mapping[int, int]:
     """For every client, the first client whose network has the same layers, names and shapes; `SERVER` if it does."""
     known = {_portrait(env, None): SERVER}
     return {k: known.setdefault(_portrait(env, k), k) for k in range(env.clients)}
+
+
+def one_form(gather: Gather, kinds: Mapping[int, int]) -> None:
+    """Refuse a gather that compares or sums models where clients' networks (by `kinds_of`) are not the server's."""
+    if not isinstance(gather, Everyone) and set(kinds.values()) != {SERVER}:
+        name = plain(gather)["name"]
+        raise UsageError(
+            f"gather = {name}: works on models of one form; these clients' networks differ, so it must be everyone"
+        )
 
 
 def holder(kind: int) -> int | None:

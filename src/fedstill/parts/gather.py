@@ -171,13 +171,15 @@ class Remember(Gather):
         """Replace the terms of the clients that answered."""
         if self.slots == "client":
             replies = [r for r in replies if r.upload.version == state.versions.get(r.client, 0)]
-        total, samples = dict(state.total), state.samples
+        sums, samples = [tensor.clone() for tensor in state.total.values()], state.samples
         for reply in replies:
             old = self._slot(state, reply)
             if old is None:
                 samples += reply.samples
-            for name, change in self._change(reply, old).items():
-                total[name] = total[name] + reply.samples * change
+            changes = self._changes(reply, old, list(state.total))
+            torch._foreach_mul_(changes, float(reply.samples))
+            torch._foreach_add_(sums, changes)
+        total = dict(zip(state.total, sums, strict=True))
         state = replace(state, total=total, samples=samples, replaced=state.replaced + len(replies))
         if self.slots == "client":
             counted = {r.client: r.upload.version + 1 for r in replies}
@@ -192,11 +194,16 @@ class Remember(Gather):
         slot: State = state.slots.get(reply.client, state.initial)
         return slot
 
-    def _change(self, reply: Reply[Any], old: State | None) -> Mapping[str, Tensor]:
-        """w_k − slot_k in float64; the whole of w_k where there was no slot."""
+    def _changes(self, reply: Reply[Any], old: State | None, names: Sequence[str]) -> list[Tensor]:
+        """w_k − slot_k in float64, tensor by tensor; the whole of w_k where there was no slot."""
         if self.slots == "client" and old is not None:
-            return {name: change.double() for name, change in carried(reply.upload, Carries.CHANGE).items()}
-        return {n: t.double() - (0.0 if old is None else old[n].double()) for n, t in weights_in(reply).items()}
+            change = carried(reply.upload, Carries.CHANGE)
+            return [change[name].to(torch.float64, copy=True) for name in names]
+        weights = weights_in(reply)
+        changes = [weights[name].to(torch.float64, copy=True) for name in names]
+        if old is not None:
+            torch._foreach_sub_(changes, [old[name].double() for name in names])
+        return changes
 
     def _refresh(self, env: Env, state: Overall) -> Overall:
         """Make the sum anew once every slot could have been replaced since the last time."""
@@ -290,13 +297,14 @@ def gather_of(method: Method[Any, Any, Any, Any]) -> Gather | None:
 def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> State:
     """The mean of weights (by shares, or plain), summed in float64; whole-number buffers are rounded."""
     shares = [1.0] * len(states) if shares is None else shares
-    whole = sum(shares)
-    return {
-        name: _as(
-            sum((s * w[name].double() for s, w in zip(shares, states, strict=True)), torch.zeros(())) / whole, like
-        )
-        for name, like in states[0].items()
-    }
+    like = states[0]
+    sums = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in like.values()]
+    for share, weights in zip(shares, states, strict=True):
+        terms = [weights[name].to(torch.float64, copy=True) for name in like]
+        torch._foreach_mul_(terms, float(share))
+        torch._foreach_add_(sums, terms)
+    torch._foreach_div_(sums, float(sum(shares)))
+    return {name: _as(total, tensor) for total, (name, tensor) in zip(sums, like.items(), strict=True)}
 
 
 def stepped(

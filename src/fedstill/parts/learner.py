@@ -18,10 +18,15 @@ from fedstill.core.method import Env
 from fedstill.core.record import State
 from fedstill.core.value import Value, setting
 from fedstill.data.samples import Samples, batches
+from fedstill.parts.sgd import Sgd
 
 M = TypeVar("M", bound=nn.Module)
 Memory = Mapping[str, Mapping[str, Tensor]]
 """An optimiser's state: for each parameter (by its place), its named tensors."""
+
+
+Stepper = torch.optim.Optimizer | Sgd
+"""Who takes a learner's steps."""
 
 
 class Learner:
@@ -34,10 +39,14 @@ class Learner:
     private = False
     """Are the client's samples protected? Then they pass the module apart from all others (`__call__`, `freely`)."""
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, module: nn.Module, optimizer: Stepper) -> None:
         self.module = module
         self.optimizer = optimizer
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.parameters: list[Any] = (
+            optimizer.parameters
+            if isinstance(optimizer, Sgd)
+            else [p for group in optimizer.param_groups for p in group["params"]]
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """The module's output on the client's own samples."""
@@ -71,6 +80,9 @@ class Learner:
 
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
+        if isinstance(self.optimizer, Sgd):
+            self.optimizer.apply(gradients)
+            return
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         self.optimizer.step()
@@ -90,10 +102,12 @@ class Learner:
         }
 
     def recall(self, memory: Memory) -> "Learner":
-        """Give the optimiser the state it had."""
+        """Give the optimiser a copy of the state it had."""
         if memory:
             blank = self.optimizer.state_dict()
-            state = {int(place): dict(entry) for place, entry in memory.items()}
+            state = {
+                int(place): {name: tensor.clone() for name, tensor in entry.items()} for place, entry in memory.items()
+            }
             self.optimizer.load_state_dict({**blank, "state": state})
         return self
 
@@ -101,7 +115,7 @@ class Learner:
 class Guard(Protocol):
     """Who stands between a learner and a client's own samples, for the length of a turn; see `parts.privacy`."""
 
-    def learner(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Learner:
+    def learner(self, module: nn.Module, optimizer: Stepper) -> Learner:
         """A learner whose steps tell of each sample no more than they may."""
 
     def batches(self, count: int, size: int, steps: int) -> Iterator[Tensor]:
@@ -128,11 +142,11 @@ Optimizer = Literal["sgd", "adam"]
 
 def optimizer_of(
     name: Optimizer, module: nn.Module, lr: float, momentum: float = 0.0, weight_decay: float = 0.0
-) -> torch.optim.Optimizer:
-    """A torch optimiser by name."""
+) -> Stepper:
+    """An optimiser by name."""
     if name == "adam":
         return torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay)
-    return torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return Sgd(module.parameters(), lr, momentum, weight_decay)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedstill.core.record import State
+from fedstill.core.record import Carries, State, carries, record
 
 Factors = Mapping[str, Mapping[str, Tensor]]
 """By name of a tensor: `left` and `right`, whose product it is, or the `whole` of it where that is smaller."""
+
+
+@record
+class LowRank:
+    """What leaves a client: the change of a model's weights, by few factors; their number varies."""
+
+    factors: Factors = carries(Carries.COMPRESSED, varies=True)
+
+
+def numbers(factors: Factors) -> int:
+    """How many numbers these factors are."""
+    return sum(part.numel() for parts in factors.values() for part in parts.values())
 
 
 def factored(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:

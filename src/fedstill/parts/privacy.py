@@ -45,6 +45,8 @@ NOT_COVERED = {
     Carries.CLASS_PREDICTIONS: "computed from the samples",
 }
 """What a client reads off its samples by other ways than training, and why no noise in training covers it."""
+COUNTS = frozenset({Carries.SIZE, Carries.STEPS})
+"""How many samples there are is taken to be public: σ, sampling rate and steps follow from it."""
 
 
 @record.record
@@ -96,13 +98,15 @@ class PrivateSamples(Wrapper):
         return replace(self, keyed=False)
 
     def effects(self, upload: type) -> Mapping[str, str]:
-        """Which fields the guarantee covers."""
+        """Which fields the guarantee covers; by itself only, where another tells of the samples without noise."""
         promise = f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})" if self.epsilon else "covered by noise"
+        open_fields = [f.name for f in fields(upload) if f.metadata["carries"] not in (*COVERED, *COUNTS)]
+        rest = f", by itself: {', '.join(open_fields)} tell without noise" if open_fields else ""
         found = {}
         for f in fields(upload):
             what = f.metadata["carries"]
             why = NOT_COVERED.get(what, "nobody has shown that it comes of training alone")
-            found[f.name] = f"{promise} for each sample" if what in COVERED else f"not covered: {why}"
+            found[f.name] = f"{promise} for each sample{rest}" if what in COVERED else f"not covered: {why}"
         return found
 
     def plan(self, method: LocalTraining, env: Env, samples: int) -> Release:

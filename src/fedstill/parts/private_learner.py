@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
-from fedstill.parts.learner import Learner
+from fedstill.parts.learner import Learner, Stepper
 from fedstill.parts.noise import gaussian, stream_of
 
 IN_PLACE = (
@@ -45,7 +45,7 @@ class SampleGuard:
         self.noise_stream = stream_of(key, "noise")
         self.batch_stream = stream_of(key, "batches")
 
-    def learner(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Learner:
+    def learner(self, module: nn.Module, optimizer: Stepper) -> Learner:
         """A learner whose private steps are clipped and noised."""
         return PrivateLearner(module, optimizer, self)
 
@@ -68,7 +68,7 @@ class PrivateLearner(Learner):
 
     private = True
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, guard: SampleGuard) -> None:
+    def __init__(self, module: nn.Module, optimizer: Stepper, guard: SampleGuard) -> None:
         super().__init__(module, optimizer)
         wrong = refusal(module)
         if wrong:

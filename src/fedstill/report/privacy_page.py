@@ -1,4 +1,4 @@
-"""The page's section on privacy: ε that clients spent, round by round, and what an audit learnt."""
+"""The page's section on privacy: ε that clients spent, accuracy against it, and what an audit learnt."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -18,10 +18,14 @@ def section_of(results: Sequence[Result]) -> str:
     """A table of ε for runs that promise privacy, one of audits for runs that have one; empty where neither is."""
     spent = [row for result in results for row in _spent(result)]
     audits = [row for result in results for row in _audit(result)]
+    against = _against(results)
     parts = []
     if spent:
-        head = ["run", "round", "ε by client", "δ"]
+        head = ["run", "round", "ε by client", "largest", "δ"]
         parts.append(table(head, spent, left=(2,)))
+    if against:
+        head = ["run", "ε", "model", "AMP"]
+        parts.append("<h3>Accuracy against ε</h3>" + table(head, against, left=(2,)))
     if audits:
         head = ["run", "promised", "target", "attack", "AUC", "TPR at 1 % FPR"]
         parts.append("<h3>Audits</h3>" + table(head, audits, left=(1, 2, 3)))
@@ -29,8 +33,8 @@ def section_of(results: Sequence[Result]) -> str:
         return ""
     about = (
         "ε that a client has spent so far, at δ: the smaller, the less can be told of any one sample (or, where it "
-        "says all, of any one client). An audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % "
-        "intervals."
+        "says all, of any one client). Clients have different samples, so the largest is what the run costs in all. An "
+        "audit attacks what left: an AUC of .5 is guessing; brackets hold 95 % intervals."
     )
     return section("privacy", "Privacy", *parts, about=about)
 
@@ -48,6 +52,27 @@ def _spent(result: Result) -> list[str]:
         rows.append(_name(result) + cell(str(now.round)) + cell(escape(told), "left") + cell(delta))
     every = max(1, -(-len(rows) // SHOWN))
     return [f"<tr>{row}</tr>" for row in rows[::-1][::every][::-1]]
+
+
+def _against(results: Sequence[Result]) -> list[str]:
+    """A row for every model of every run, by the ε it cost; empty where all cost the same."""
+    found = []
+    for result in results:
+        largest = _largest(result)
+        for model in result.models:
+            amp = result.last(model).get("amp")
+            if amp is not None:
+                told = "∞" if largest is None else f"{largest:.3g}"
+                cells = _name(result) + cell(told) + cell(escape(model), "left") + cell(result.metric("amp").text(amp))
+                found.append((-(largest or float("inf")), f"<tr>{cells}</tr>"))
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])] if len({e for e, _ in found}) > 1 else []
+
+
+def _largest(result: Result) -> float | None:
+    """The largest ε that the run cost anybody; None where nothing was promised."""
+    spent = [e for row in result.rows for e in row.get("facts", {}).get("epsilon_spent", {}).values()]
+    spent += [row["facts"]["epsilon_clients"] for row in result.rows if "epsilon_clients" in row.get("facts", {})]
+    return max(spent, default=None)
 
 
 def _audit(result: Result) -> list[str]:

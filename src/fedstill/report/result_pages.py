@@ -116,7 +116,8 @@ def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
     columns = list(dict.fromkeys(n.column for n in found))
     seeds = sorted({len(n.ours) for n in found if n.ours})
     head = (
-        f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
+        f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} "
+        f"seed{'s' * (seeds[-1] > 1)}"
     )
     lines = [head, "", "| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
     cells = {(n.row, n.column): paper_table.ours(n) for n in found if n.ours}

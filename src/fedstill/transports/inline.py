@@ -25,9 +25,15 @@ class Inline:
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every client its turn; replies come in the order of `downs`."""
         order = longest_first(env, downs)
-        with ThreadPoolExecutor(self.threads) as pool:
-            work = pool.map if self.threads > 1 else map
-            results = dict(zip(order, work(lambda k: self._turn(env.at(env.round, k), downs[k]), order), strict=True))
+
+        def take(client: int) -> tuple[Any, Reply[Any]]:
+            return self._turn(env.at(env.round, client), downs[client])
+
+        if self.threads == 1:
+            results = {client: take(client) for client in order}
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                results = dict(zip(order, pool.map(take, order), strict=True))
         self.states = self.states.put(env.round, {k: results[k][0] for k in downs if results[k][0] is not None})
         return [results[k][1] for k in downs]
 

@@ -30,11 +30,12 @@ from fedstill.transports.inline import describe, longest_first
 
 @dataclass
 class Worker:
-    """A process, our end of its pipe, and the client it is busy with."""
+    """A process, our end of its pipe, the client it is busy with, and the download it was last given."""
 
     process: Any
     pipe: Connection
     client: int | None = None
+    download: bytes | None = None
 
 
 def forks() -> bool:
@@ -111,7 +112,7 @@ class Processes:
         worker.process.kill()
         worker.process.join()
         fresh = self._hire()
-        worker.process, worker.pipe = fresh.process, fresh.pipe
+        worker.process, worker.pipe, worker.download = fresh.process, fresh.pipe, None
 
     def _start(
         self, worker: Worker, env: Env, client: int, downs: Mapping[int, Any], written: dict[int, bytes]
@@ -120,10 +121,13 @@ class Processes:
         down = downs[client]
         if id(down) not in written:
             written[id(down)] = record.dumps(down)
+        known = worker.download is written[id(down)]
+        worker.download = written[id(down)]
         try:
-            worker.pipe.send_bytes(json.dumps({"round": env.round, "client": client}).encode())
+            worker.pipe.send_bytes(json.dumps({"round": env.round, "client": client, "known": known}).encode())
             worker.pipe.send_bytes(record.dumps(self.states.get(client)))
-            worker.pipe.send_bytes(written[id(down)])
+            if not known:
+                worker.pipe.send_bytes(worker.download)
         except (BrokenPipeError, ConnectionError):
             pass  # the worker is dead: reading from it will say so
 
@@ -146,16 +150,19 @@ def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
     _keep_memory()
+    down: Any = None
     while True:
         try:
             job = json.loads(pipe.recv_bytes())
-            state, down = record.loads(pipe.recv_bytes()), record.loads(pipe.recv_bytes())
+            state = record.loads(pipe.recv_bytes())
+            down = down if job["known"] else record.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return
         here = env.at(job["round"], job["client"])
         began = time.perf_counter()
         try:
             result = turn(method, here, party(job["client"]), state, down)
+            spent = time.perf_counter() - began
             answer = record.dumps(result)
         except Abstains as why:
             pipe.send_bytes(json.dumps({"abstains": str(why)}).encode())
@@ -164,7 +171,7 @@ def _work(pipe: Connection, method: Method[Any, Any, Any, Any], env: Env, party:
             failure = {"error": describe(error), "traceback": traceback.format_exc()}
             pipe.send_bytes(json.dumps(failure).encode())
             continue
-        pipe.send_bytes(json.dumps({"seconds": time.perf_counter() - began}).encode())
+        pipe.send_bytes(json.dumps({"seconds": spent}).encode())
         pipe.send_bytes(answer)
 
 

@@ -14,6 +14,7 @@ from fedstill.core.method import Env, Method
 from fedstill.core.registry import Registry
 from fedstill.core.shelf import Shelf
 from fedstill.core.turn import Party
+from fedstill.transports.adaptive import Adaptive
 from fedstill.transports.inline import Inline
 from fedstill.transports.processes import Processes, forks
 
@@ -59,4 +60,5 @@ def local(opening: Opening) -> Open:
     if opening.workers in ("inline", "threads") or opening.count == 1 or not forked:
         threads = opening.count if opening.workers == "threads" else 1
         return Inline(opening.method, opening.party, opening.states, threads)
-    return Processes(opening.method, opening.party, opening.states, opening.env, opening.count)
+    workers = Processes(opening.method, opening.party, opening.states, opening.env, opening.count)
+    return Adaptive(workers) if opening.workers == "auto" else workers
