@@ -82,13 +82,15 @@ def lists_apart(markdown: str) -> str:
     ['Choices', '', '1. one', '2. two']
     """
     lines: list[str] = []
-    fenced = inside = False
+    fenced = inside = apart = False
     for line in markdown.split("\n"):
         before = lines[-1] if lines else ""
         if not fenced:
             begins = re.match(r"(\d+\.|[-*]) ", line)
-            if re.match(r"(1\.|[-*]) ", line) and before and not re.match(r"(\d+\.|[-*]) |\s", before):
+            follows = re.match(r"(1\.|[-*]) ", line) and before and not re.match(r"(\d+\.|[-*]) |\s", before)
+            if follows or (begins and before.startswith(" ") and apart):  # after a paragraph, also one of the item before
                 lines.append("")
+            apart = not begins and (apart or not line)
             inside = bool(begins) or (inside and (not line or line.startswith(" ")))
             if inside and not begins:
                 line = deeper(line, lines)
