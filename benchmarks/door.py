@@ -276,6 +276,7 @@ class Grid:
 def hub_door(count: int, folder: Path) -> None:
     """So many fuzzed answers to a hub: enrolments, then round after round of work."""
     from fedstill.core.shelf import Shelf
+    from fedstill.flower.audit import AuditLog
     from fedstill.flower.post import Post
     from fedstill.flower.roster import Roster
     from fedstill.flower.transport import FlowerTransport
@@ -287,7 +288,7 @@ def hub_door(count: int, folder: Path) -> None:
     rounds = max(1, count // ROGUES)
     for t in range(rounds):
         if t % 10 == 0:  # new enrolments now and then
-            post: Any = Post(Grid(honest, sites, stream), folder / "runs")
+            post: Any = Post(Grid(honest, sites, stream), folder / "runs", AuditLog(folder / "audit.jsonl"))
             roster = Roster(post, "r", ID, json.dumps(honest.plan.plain()))
             roster.call()
             for site in sites:

@@ -12,6 +12,9 @@ from fedstill.cli_fields import given, of_reading, with_fields
 
 STATE = Path("~/.fedstill/hub")
 Ca = Annotated[Path | None, typer.Option(help="The certificate of the authority that signed the hub's.")]
+KeepDays = Annotated[
+    float | None, typer.Option(help="Delete runs in which nothing was written so long. [never]", min=0)
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text and no keys: only for trying things out.")]
 
 
@@ -31,21 +34,35 @@ def hub(
     ] = None,
     revoke: Annotated[list[str] | None, typer.Option(help="Shut this site out of the running hub, for good.")] = None,
     token_for: Annotated[str | None, typer.Option(help="Make a token for this person; see --role and --days.")] = None,
-    role: Annotated[str, typer.Option(help="What it is good for: start, read or register.")] = "read",
+    role: Annotated[str, typer.Option(help="What it is good for: start, read, register or approve.")] = "read",
     days: Annotated[float, typer.Option(help="For how many days.")] = 90.0,
     withdraw: Annotated[str | None, typer.Option(help="Withdraw all tokens of this person.")] = None,
+    approval: Annotated[
+        bool, typer.Option("--approval", help="Start only what another person approved (deploy --approve).")
+    ] = False,
+    keep_days: KeepDays = None,
+    backup: Annotated[
+        Path | None, typer.Option(help="Copy the hub's folder into this tar file; start nothing.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Run the hub: sites connect to it, `fedstill deploy` starts runs on it."""
     from fedstill.flower import hub as hubs
 
+    if backup is not None:
+        from fedstill.flower.keeping import backup as copied
+
+        print(f"{backup}: {copied(state.expanduser().resolve(), backup):,} bytes; it holds the hub's secrets")
+        return
     if token_for or withdraw:
         _tokens(state, token_for, role, days, withdraw)
         return
     if (allow or revoke) and not (cert or key or insecure):
         _change_keys(state, allow or [], revoke or [])
         return
-    hubs.hub(host, port, state, cert, key, ca, tuple(allow or ()), insecure, runs, public)
+    hubs.hub(
+        host, port, state, cert, key, ca, tuple(allow or ()), insecure, runs, public, approval, keep_days
+    )  # fmt: skip
 
 
 def _change_keys(state: Path, allow: list[Path], revoke: list[str]) -> None:
@@ -156,6 +173,8 @@ def site(
     policy: Annotated[Path | None, typer.Option(help="What the site takes part in (policy.toml).")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Take part in this method only, again for more.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what leaves the site, and start nothing.")] = False,
+    health: Annotated[str | None, typer.Option(help="Serve /health and /metrics at this host:port. [nowhere]")] = None,
+    keep_days: KeepDays = None,
     debug: Debug = False,
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
@@ -182,7 +201,9 @@ def site(
         if not value:
             raise UsageError(f"{option} is missing")
     print(sites.explain(rules), file=sys.stderr)
-    sites.site(hub, data, state, key, name, ca, insecure, model, public, device, rules, reading)
+    sites.site(
+        hub, data, state, key, name, ca, insecure, model, public, device, rules, reading, health, keep_days
+    )  # fmt: skip
 
 
 @app.command()
@@ -201,6 +222,9 @@ def deploy(
     insecure: Insecure = False,
     token: Annotated[Path | None, typer.Option(help="The file with the hub's token. [~/.fedstill/hub/token]")] = None,
     sign: Annotated[Path | None, typer.Option(help="Sign the experiment with this person's key.")] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Approve the experiment, for another person to start; start nothing.")
+    ] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the sites.")] = 60.0,
     patience: Annotated[float, typer.Option(help="Seconds to wait for a hub that is gone.")] = 600.0,
     out: Annotated[Path, typer.Option(help="Where the run folder comes home to.")] = Path("runs"),
@@ -227,8 +251,11 @@ def deploy(
         if status or stop or logs:
             _look(there, run, status, stop, as_json)
         else:
-            asked = wrapped(private, secure_sums, compress)
-            _deploy(there, run, what, sites, settings or [], asked, sign, wait, patience, out, as_json)
+            plan = _planned(what, sites, settings or [], wrapped(private, secure_sums, compress))
+            if approve:
+                print(there.approve(run, plan.plain()))
+            else:
+                _deploy(there, run, plan, sign, wait, patience, out, as_json)
 
 
 def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None:
@@ -251,27 +278,11 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
             print(line, flush=True)
 
 
-def _deploy(
-    there: Any,
-    run: str,
-    what: str,
-    sites: int | None,
-    settings: list[str],
-    wrappers: list[dict[str, Any]],
-    sign: Path | None,
-    wait: float,
-    patience: float,
-    out: Path,
-    as_json: bool,
-) -> None:
-    from fedstill.cli_app import apply_settings, finish, read_plan
+def _planned(what: str, sites: int | None, settings: list[str], wrappers: list[dict[str, Any]]) -> Any:
+    """The experiment to be deployed."""
+    from fedstill.cli_app import apply_settings, read_plan
     from fedstill.experiment.config import experiment
-    from fedstill.experiment.result import Result
-    from fedstill.flower.control import deploy as follow
     from fedstill.flower.enrolment import deployable
-    from fedstill.flower.runbook import agreed_part
-    from fedstill.flower.signing import sign as signed
-    from fedstill.report.terminal import Live
 
     plan = read_plan(what)
     if sites is not None:
@@ -279,7 +290,19 @@ def _deploy(
     apply_settings(plan, settings)
     if wrappers:
         plan["wrappers"] = [*plan.get("wrappers", []), *wrappers]
-    checked = deployable(experiment(plan))
+    return deployable(experiment(plan))
+
+
+def _deploy(
+    there: Any, run: str, checked: Any, sign: Path | None, wait: float, patience: float, out: Path, as_json: bool
+) -> None:
+    from fedstill.cli_app import finish
+    from fedstill.experiment.result import Result
+    from fedstill.flower.control import deploy as follow
+    from fedstill.flower.runbook import agreed_part
+    from fedstill.flower.signing import sign as signed
+    from fedstill.report.terminal import Live
+
     signature = "" if sign is None else signed(sign, run, agreed_part(checked.plain()))
     with Live(quiet=as_json) as live:
 

@@ -1,5 +1,6 @@
 """The hub's post without a network: sites are functions in this process, so that a whole run takes a moment."""
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from federation import Answer
 
 from fedstill.core.errors import FedstillError
 from fedstill.experiment.config import experiment
+from fedstill.flower.audit import AuditLog
 from fedstill.flower.enrolment import deployable
 from fedstill.flower.post import Collected, Sent
 from fedstill.flower.serve import serve
@@ -18,7 +20,8 @@ AVG: dict[str, Any] = {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "m
 class LocalPost:
     """Every site is a node, registered under its name."""
 
-    def __init__(self, sites: Mapping[str, Answer]) -> None:
+    def __init__(self, sites: Mapping[str, Answer], audit: AuditLog | None = None) -> None:
+        self.audit = audit or AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl")
         self.sites = dict(enumerate(sites.items(), 100))
         self.under_way: dict[str, Sent] = {}
         self.waiting: list[tuple[int, Collected]] = []
@@ -32,6 +35,9 @@ class LocalPost:
     def send(self, heads: Mapping[int, bytes], body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
         for node, head in heads.items():
             self.waiting.append((node, self.sites[node][1](head, body)))
+
+    def drop(self, node: int) -> None:
+        self.waiting = [(other, collected) for other, collected in self.waiting if other != node]
 
     def forget(self) -> None:
         self.waiting = []
@@ -49,5 +55,5 @@ def local_run(
     """Serve a run over these sites; the rows of its metrics."""
     plan = {"clients": len(sites), "active": 1.0, "rounds": 2, **AVG, **settings}
     tell = (news if news is not None else []).append
-    post: Any = LocalPost(sites)
+    post: Any = LocalPost(sites, AuditLog(folder / "audit.jsonl"))
     return list(serve(post, "r", deployable(experiment(plan)).plain(), folder, None, 1.0, tell).rows)

@@ -1,5 +1,6 @@
 """Sites and hubs that die, and sites that send what they should not."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from federation import LONG, RUNS, SITES, Answer, Federation, waited
 
 import fedstill
 from fedstill.core import record
+from fedstill.core.errors import RunError
 from fedstill.core.record import leaves
 from fedstill.experiment.rundir import RunDir
 from fedstill.flower.messages import Enrolled, ExamRequest, Task, question
@@ -241,6 +243,62 @@ def test_a_killed_hub_loses_only_the_round_under_way(
     ours, theirs = dict(leaves(here.server)), dict(leaves(there.server))
     assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-6
     assert rows[-1]["models"]["overall"]["amp"] == pytest.approx(result.last("overall")["amp"])
+
+
+@LONG
+def test_a_killed_run_goes_on_to_the_same_bits(
+    federation: Federation, sites_data: dict[str, Path], tmp_path: Path
+) -> None:
+    """The run's own process is killed after round 2 of 4: the run ends and says so, and deployed again it goes on."""
+
+    def kill() -> None:
+        hub = federation.processes["hub"].pid
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if b"run_task" in file.read_bytes() and f"PPid:\t{hub}" in (file.parent / "status").read_text():
+                    os.kill(int(file.parent.name), signal.SIGKILL)
+
+    plan = {**KF, "rounds": 4, "name": "killed-run"}
+    with pytest.raises(RunError, match="goes on from its last checkpoint"):
+        federation.deploy(plan, after_round(2, kill))
+    home = federation.deploy(plan)
+    assert [row["round"] for row in RunDir.open(home).rows()] == [1, 2, 3, 4]
+    fedstill.run(
+        **KF, data=[str(sites_data[s]) for s in SITES], rounds=4, active=1.0, workers="inline", out=tmp_path, name="s"
+    )
+    there, here = RunDir.open(home).latest()[0], RunDir.open(tmp_path / "s").latest()[0]
+    assert here is not None
+    assert there is not None
+    ours, theirs = dict(leaves(here.server)), dict(leaves(there.server))
+    assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-6
+
+
+@LONG
+def test_an_endless_turn_blocks_neither_the_next_run_nor_the_end_of_a_site(
+    federation: Federation, sites_data: dict[str, Path]
+) -> None:
+    """10^9 epochs: the run is stopped and another one is done; SIGTERM in the middle of such a turn ends a site."""
+    from fedstill.experiment.config import experiment
+    from fedstill.flower.enrolment import deployable
+
+    endless = {"method": {"name": "fedavg", "epochs": 10**9}, "model": "mlp", "clients": 3, "active": 1.0, "rounds": 1}
+    plan = deployable(experiment(endless)).plain()
+    with federation.hub() as hub:
+        for name in ("endless", "endless-again"):
+            before = federation.log("site-a").count("each turn sends")
+            number = hub.start(name, plan, 60.0)
+            federation.until_logged("site-a", "each turn sends", before + 1)
+            time.sleep(3)
+            if name == "endless":
+                hub.stop(number)
+                rows = RunDir.open(federation.deploy({**AVG, "rounds": 1})).rows()
+                assert rows[0]["missing_sites"] == {}
+        process = federation.processes["site-a"]
+        process.terminate()
+        assert process.wait(30) == 0
+        hub.stop(number)
+    federation.kill("site-a")
+    federation.start_site("site-a", sites_data["site-a"], "--public", str(sites_data["public"]))
 
 
 @LONG

@@ -18,6 +18,7 @@ pytest.importorskip("flwr", reason="the deployed form needs the extra fedstill[f
 
 from fedstill.core.errors import UsageError
 from fedstill.flower import audit, guard
+from fedstill.flower.allowance import allow
 from fedstill.flower.api import requests as api
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import app_bundle
@@ -36,11 +37,12 @@ class Application:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.answer = b"through"
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.bodies.append((await receive())["body"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"through"})
+        await send({"type": "http.response.body", "body": self.answer})
 
 
 class Door:
@@ -123,9 +125,9 @@ def test_nothing_is_read_of_a_stranger(door: Door, tmp_path: Path) -> None:
 
 
 def test_strangers_cannot_fill_the_log(door: Door) -> None:
-    for _ in range(50):
+    for _ in range(500):
         door.ask("/v1/fleet/push-object", b"", {})
-    assert len(list(audit.entries(door.audit))) < 10
+    assert len(list(audit.entries(door.audit))) < 60
     assert audit.verify(door.audit).lines >= 1
 
 
@@ -238,12 +240,14 @@ def test_a_hub_that_is_starting_says_so(door: Door) -> None:
     assert door.with_token("/fedstill/hub", door.tokens.keeper) == 503
 
 
-def _push(node: int = 5, src: int = 5, dst: int = 1, reply_to: str = "m", objects: int = 1, messages: int = 1) -> bytes:
+def _push(
+    node: int = 5, src: int = 5, dst: int = 1, reply_to: str = "m", objects: int = 1, messages: int = 1, run: int = 1
+) -> bytes:
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
     from flwr.proto.node_pb2 import Node
 
-    about = Metadata(src_node_id=src, dst_node_id=dst, reply_to_message_id=reply_to)
+    about = Metadata(run_id=run, src_node_id=src, dst_node_id=dst, reply_to_message_id=reply_to)
     tree = ObjectTree(object_id="r", children=[ObjectTree(object_id=str(i)) for i in range(objects)])
     made = PushMessagesRequest(
         node=Node(node_id=node), messages_list=[Message(metadata=about)] * messages, message_object_trees=[tree]
@@ -270,6 +274,44 @@ def test_a_site_speaks_for_itself_only_and_to_the_hub_only(door: Door, body: byt
     assert words in json.loads(said)["detail"]
     assert door.app.bodies == []
     assert door.ask("/v1/fleet/push-messages", _push(), door.signed("site-a"))[0] == 200
+
+
+def test_an_answer_has_no_more_bytes_than_its_run_allows(door: Door, tmp_path: Path) -> None:
+    """The run allows 20 MiB, and 6 are to spare: five pieces of 5 MiB pass, the sixth does not reach the database.
+
+    Nothing passes before an answer was announced and taken; announcing it again, or one that Flower does not take,
+    gives nothing more; the next question does.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesResponse
+
+    taken = PushMessagesResponse(objects_to_push=["a"]).SerializeToString()
+    allow(tmp_path / "runs", 9, 20 << 20)
+    piece = b"\0" * (5 << 20)
+
+    def announced(question: str, answer: bytes) -> None:
+        door.app.answer = answer
+        assert door.ask("/v1/fleet/push-messages", _push(reply_to=question, run=9), door.signed("site-a"))[0] == 200
+
+    def pushed() -> int:
+        return door.ask("/v1/fleet/push-object", piece, door.signed("site-a"))[0]
+
+    assert pushed() == 413
+    announced("q1", taken)
+    assert [pushed() for _ in range(7)] == [200] * 5 + [413] * 2
+    announced("q1", taken)
+    assert pushed() == 413
+    announced("q2", PushMessagesResponse().SerializeToString())
+    assert pushed() == 413
+    announced("q3", taken)
+    assert pushed() == 200
+    assert len([body for body in door.app.bodies if body == piece]) == 6
+    assert door.ask("/v1/fleet/push-object", b"x", door.signed("site-b"))[0] == 413
+
+
+def test_a_site_asks_for_nothing_but_what_sites_need(door: Door) -> None:
+    for what in ("register-node", "unregister-node", "push-messages/", "anything"):
+        assert door.ask(f"/v1/fleet/{what}", b"", door.signed("site-a"))[0] == 404
+    assert door.app.bodies == []
 
 
 def test_health_is_for_everybody_and_numbers_for_readers(door: Door, tmp_path: Path) -> None:

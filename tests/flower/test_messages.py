@@ -396,3 +396,14 @@ def test_a_site_that_was_changed_is_not_taken_back(sites_data: dict[str, Path], 
     assert "are not those it enrolled with" in rows[-1]["missing_sites"]["site-b"]
     assert "older than the run" in rows[-1]["missing_sites"]["site-c"]
     assert list(rows[-1]["client_seconds"]) == ["0"]
+
+
+def test_too_few_sites_are_named(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """Two of three wanted sites come, and one of them refuses: the run says who came, and who refused why."""
+    from fedstill.core.errors import RunError
+
+    sites = sites_of(sites_data, tmp_path)
+    del sites["site-c"]
+    sites["site-b"] = lambda head, body: (Refusal(run="r", site="site-b", why="not on Sundays").dumps(), None)
+    with pytest.raises(RunError, match=r"only 1 of 3 sites came within 1 s: site-a; site-b .*not on Sundays"):
+        local_run(sites, tmp_path / "runs", clients=3)

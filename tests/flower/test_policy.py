@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -362,6 +363,8 @@ def test_a_turn_without_end_is_ended(sites_data: dict[str, Path], tmp_path: Path
         calls = iter(range(10**6))
         with pytest.raises(Cancelled):
             worker.answer(asked.dumps(), down, 600, lambda: next(calls) > 3)
+        with pytest.raises(RunError, match="worker died"):
+            worker.answer(asked.dumps(), down, 600, lambda: os.kill(worker.process.pid, signal.SIGKILL) is not None)
         assert isinstance(answer(worker.answer(asked_to_enrol("next").dumps(), None, 60, lambda: False)[0]), Enrolled)
     finally:
         worker.stop()

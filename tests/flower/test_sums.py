@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from federation import LONG, SITES, Federation
 from local_post import AVG, local_run
 from scipy import stats
 from smallest import same_bits
@@ -14,12 +15,23 @@ from smallest import same_bits
 pytest.importorskip("pydantic", reason="the deployed form needs the extra fedstill[flower]")
 pytest.importorskip("Crypto")
 
+import fedstill
 from fedstill.core import record
 from fedstill.core.errors import FedstillError
 from fedstill.data import load
 from fedstill.experiment.config import experiment
 from fedstill.experiment.rundir import RunDir
-from fedstill.flower.messages import KeysAsked, MaskedTask, SharesAsked, Task, UnmaskAsked, question
+from fedstill.flower.messages import (
+    KeysAsked,
+    KeysGiven,
+    MaskedTask,
+    SharesAsked,
+    SharesGiven,
+    Task,
+    UnmaskAsked,
+    answer,
+    question,
+)
 from fedstill.flower.once import only_once
 from fedstill.flower.site import Site
 from fedstill.parts.averaging import Broadcast
@@ -174,6 +186,29 @@ def test_what_the_hub_receives_is_independent_of_what_was_sent(data: dict[str, P
     assert stats.ks_2samp(np.concatenate(vectors[0]), np.concatenate(vectors[1])).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_a_site_that_answers_nonsense_is_left_out_by_name(phase: int, data: dict[str, Path], tmp_path: Path) -> None:
+    """Keys of another length, letters for some members only, a vector of another length: the others go on."""
+    seen = Seen(data, tmp_path / "sites")
+    good = seen.asked("site-b")
+
+    def rogue(head: bytes, body: bytes | None) -> Any:
+        told, vector = good(head, body)
+        what = answer(told)
+        if phase == 0 and isinstance(what, KeysGiven):
+            told = what.model_copy(update={"masking": "ab" * 40}).dumps()
+        if phase == 1 and isinstance(what, SharesGiven):
+            told = what.model_copy(update={"letters": what.letters[:1]}).dumps()
+        if phase == 2 and vector is not None:
+            vector = record.dumps(Masked(torch.zeros(3, dtype=torch.int32), 0))
+        return told, vector
+
+    seen.asked = lambda name: rogue if name == "site-b" else Seen.asked(seen, name)  # type: ignore[method-assign]
+    (row,) = seen.run(tmp_path / "run", rounds=1)
+    (why,) = row["missing"].values()
+    assert "refused: " in why
+
+
 def test_a_site_sends_nothing_unmasked_and_unmasks_a_round_once(data: dict[str, Path], tmp_path: Path) -> None:
     """A hub that asks for a plain turn, for the sum of other sites, or for a second sum of the same round."""
     seen = Seen(data, tmp_path / "sites")
@@ -241,3 +276,23 @@ def test_a_deployed_plan_masks_on_the_sites_and_simulates_no_losses() -> None:
     assert plan.wrappers[0].apart
     with pytest.raises(FedstillError, match="sites are real"):
         experiment({**plan.plain(), "wrappers": [{"name": "secure-sums", "lost": [0.1, 0, 0, 0]}]})
+
+
+@LONG
+@pytest.mark.xdist_group("deploy")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower
+def test_a_real_hub_and_real_sites_end_where_the_simulator_does(
+    federation: Federation, sites_data: dict[str, Path], tmp_path: Path
+) -> None:
+    """FedKF with secure sums, three sites in processes of their own, two rounds; losses of precision as above."""
+    plan: dict[str, Any] = {
+        "method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "batch": 16, "noise": 8, "channels": 4},
+        "model": "mlp", "rounds": 2, "seed": 4, "wrappers": [{"name": "secure-sums"}],
+    }  # fmt: skip
+    here = [str(sites_data[name]) for name in SITES]
+    fedstill.run(**plan, data=here, active=1.0, workers="inline", out=tmp_path, name="simulated")
+    home = federation.deploy({**plan, "name": "secure"})
+    assert [row["missing"] for row in RunDir.open(home).rows()] == [{}, {}]
+    ends = [RunDir.open(path).latest()[0] for path in (tmp_path / "simulated", home)]
+    mine, theirs = (dict(record.leaves(end.server.weights)) for end in ends if end is not None)
+    assert max(float((mine[n] - theirs[n]).abs().max()) for n in mine) < 1e-5

@@ -68,6 +68,7 @@ def test_a_methods_card_says_what_covers_each_field() -> None:
     shown = CliRunner().invoke(app, ["show", "fedavg"]).output
     assert "--private epsilon=8" in shown
     assert "covered: (ε ≤ 8" in shown
+    assert "none of these covers what a deployed site tells beside its uploads" in " ".join(shown.split())
 
 
 def test_the_terminal_tells_what_an_audit_found(capsys: Any) -> None:

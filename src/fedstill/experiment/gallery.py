@@ -1,8 +1,13 @@
-"""The pictures a run leaves for its report: what generators on clients imagine. A report reads them, and no data."""
+"""The pictures a run leaves for its report: what generators on clients imagine, and beside it some test samples.
+
+A report reads them, and no data. Images stand alone; of series and rows nobody sees what is real without some that are.
+A hub has no test samples, so a deployed run keeps none.
+"""
 
 from pathlib import Path
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import save
@@ -11,17 +16,23 @@ from fedstill.core.method import Env
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf, Storage
 from fedstill.core.turn import method_state
+from fedstill.data import Samples
 from fedstill.data.kinds import Image, Tokens
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.stage import stage
 
 FILE = "gallery.safetensors"
 CLIENTS, SAMPLES, OTHERS = 2, 13, 64
+REAL = "the data"
+"""The name under which test samples stand."""
 """Of how many clients imagined samples are kept, and how many: images, and samples of other kinds."""
 
 
-def write_gallery(folder: Path, plan: Experiment, env: Env, states: Shelf, rounds: int) -> None:
-    """Keep what the first clients' own generators imagine after so many rounds; nothing where they have none."""
+def write_gallery(folder: Path, plan: Experiment, env: Env, states: Shelf, rounds: int, tests: Samples) -> None:
+    """Keep what the first clients' own generators imagine after so many rounds; nothing where they have none.
+
+    Of series and rows some of the `tests`, evenly over all of them, are kept beside it.
+    """
     if isinstance(env.kind, Tokens):  # embeddings of texts show nobody anything
         return
     count = SAMPLES if isinstance(env.kind, Image) else OTHERS
@@ -30,6 +41,9 @@ def write_gallery(folder: Path, plan: Experiment, env: Env, states: Shelf, round
         samples = plan.method.imagined(env.at(rounds, client), method_state(states[client]), count)
         if samples is not None:
             found[f"client {client}"] = env.kind.kept(samples.cpu()).contiguous()
+    if found and not isinstance(env.kind, Image) and len(tests):
+        chosen = torch.linspace(0, len(tests) - 1, min(count, len(tests))).long()
+        found[REAL] = env.kind.kept(tests.inputs(chosen)).contiguous()
     if found:
         write(folder / FILE, save(found))
 

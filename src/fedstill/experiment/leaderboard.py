@@ -194,7 +194,8 @@ def tuned(
         for times in TIMES:
             rate = float(f"{documented.lr * times:.6g}")
             method = {**cell.settings["method"], "lr": rate}
-            short = {"rounds": TUNING_ROUNDS, "evaluate_every": TUNING_ROUNDS, "workers": "inline"}
+            count = min(TUNING_ROUNDS, int(cell.settings["rounds"]))  # a method for one round has one
+            short = {"rounds": count, "evaluate_every": count, "workers": "inline"}
             settings = {**cell.settings, **short, "method": method, "seed": TUNING_SEED}
             result = start(experiment(settings), out=None)
             amp = result.last(which(result, cell.model)[0])["amp"]

@@ -146,7 +146,7 @@ def _follow(
     with one_thread(), transport(plan, ready, states) as link:
         result = drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
         if folder:
-            write_gallery(folder.path, plan, ready.env, link.states, len(result.rows))
+            write_gallery(folder.path, plan, ready.env, link.states, len(result.rows), ready.exam.pool)
         return result
 
 

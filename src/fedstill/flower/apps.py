@@ -24,15 +24,17 @@ server = ServerApp()
 def train(grid: Grid, context: Context) -> None:
     """Drive a run; its folder is under the hub's FEDSTILL_RUNS."""
     from fedstill.core.errors import FedstillError
+    from fedstill.flower.audit import AuditLog
     from fedstill.flower.post import Post
     from fedstill.flower.serve import serve
 
     order = context.run_config
     runs = Path(os.environ.get("FEDSTILL_RUNS", "runs")).resolve()
     public = os.environ.get("FEDSTILL_PUBLIC") or None
+    audit = AuditLog(Path(os.environ.get("FEDSTILL_AUDIT", runs / "audit.jsonl")))
     try:
         result = serve(
-            Post(grid, runs), str(order["run"]), json.loads(str(order["experiment"])), runs, public,
+            Post(grid, runs, audit), str(order["run"]), json.loads(str(order["experiment"])), runs, public,
             float(order["wait"]), tell, str(order["signature"]),
         )  # fmt: skip
     except FedstillError as error:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 from fedstill.core.errors import DataError, UsageError
 
 BEGINNING = "0" * 64
+BURST = 20
+"""Refusals of a minute that are all entered."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.recent: deque[float] = deque(maxlen=BURST)
+        self.left_out = 0
 
     def write(self, event: str, **facts: Any) -> None:
         """Append an event with its facts (plain values) and the time."""
@@ -44,6 +49,17 @@ class AuditLog:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
+
+    def refusal(self, **facts: Any) -> None:
+        """Append a refusal; past `BURST` in a minute only one a second, so that strangers cannot fill a disk."""
+        now = time.monotonic()
+        if len(self.recent) == BURST and self.recent[0] > now - 60 and self.recent[-1] > now - 1:
+            self.left_out += 1
+            return
+        more = {"left_out": self.left_out} if self.left_out else {}
+        self.recent.append(now)
+        self.left_out = 0
+        self.write("refused", **facts, **more)
 
 
 def verify(path: Path) -> Verified:

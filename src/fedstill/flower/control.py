@@ -89,6 +89,12 @@ class HubClient:
         self._call(lambda: self.http.delete(f"/fedstill/keys/{name}").raise_for_status())
         return f"site {name}: key revoked"
 
+    def approve(self, run: str, experiment: Mapping[str, Any]) -> str:
+        """Approve an experiment that somebody else is to start under this run's name."""
+        body = {"run": run, "experiment": dict(experiment)}
+        self._call(lambda: self.http.post("/fedstill/approvals", json=body).raise_for_status())
+        return f"run {run}: approved, to be started by another person"
+
     def start(self, run: str, experiment: Mapping[str, Any], wait: float, signature: str = "") -> int:
         """Start a run, or go on with the one of this name."""
         order = {"run": run, "experiment": json.dumps(experiment), "wait": float(wait), "signature": signature}

@@ -13,21 +13,21 @@ import secrets
 import tarfile
 import tempfile
 import threading
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import Allowances
-from fedstill.flower.api.requests import announced, was_taken
+from fedstill.flower.api.requests import announced, started_order, was_taken
+from fedstill.flower.approvals import Approvals
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import is_ours
 from fedstill.flower.health import Health
 from fedstill.flower.keyring import KeyRing
 from fedstill.flower.messages import checked_name, readable
 from fedstill.flower.peer import owner
-from fedstill.flower.tokens import Role, Tokens
+from fedstill.flower.tokens import KEEPER, Role, Tokens
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -76,6 +76,7 @@ class Guard:
         keys: KeyRing | None,
         audit: AuditLog,
         ready: threading.Event,
+        approvals: Approvals | None = None,
     ) -> None:
         self.app = app
         self.tokens = tokens
@@ -83,14 +84,14 @@ class Guard:
         self.keys = keys
         """The keys that are let in; None where any is (`--insecure`)."""
         self.audit = audit
+        self.approvals = approvals
+        """What a second person approved; None where none is asked."""
         self.answers = Allowances(runs)
         self.health = Health()
         self.instance = secrets.token_hex(8)
         self.ready = ready
         """Set when runs that were under way before a restart have been started again."""
         self.reading = asyncio.Semaphore(AT_ONCE)
-        self.written, self.unwritten = 0.0, 0
-        """When a refusal was last entered in the log, and how many there were since."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or say why not."""
@@ -101,16 +102,8 @@ class Guard:
             await self._admit(scope, receive, send)
         except Refused as refused:
             self.health.count("refused")
-            self._enter(scope["path"], refused)
+            self.audit.refusal(path=readable(scope["path"], 100), status=refused.status, why=str(refused))
             await _answer(send, refused.status, {"detail": str(refused)})
-
-    def _enter(self, path: str, refused: Refused) -> None:
-        """Enter a refusal in the log: one a second at most, so that strangers cannot fill the disk."""
-        self.unwritten += 1
-        if time.monotonic() - self.written >= 1.0:
-            why, count = str(refused), self.unwritten
-            self.audit.write("refused", path=readable(path, 100), status=refused.status, why=why, count=count)
-            self.written, self.unwritten = time.monotonic(), 0
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -137,13 +130,15 @@ class Guard:
         path, method = scope["path"], scope["method"]
         token = headers.get(TOKEN, b"").decode("latin-1")
         role: Role = ROLES.get(path, "register" if path.startswith("/fedstill/keys") else "read")
+        if path == "/fedstill/approvals":
+            role = "approve"
         holder = self.tokens.holder(token, role)
         if holder is None:
             raise Refused(401, f"the hub's token is needed, with the role {role} (fedstill deploy --token)")
         body = await self._body(headers, receive)
         if path in ROLES:
-            if path == "/v1/control/start-run" and not is_ours(body):
-                raise Refused(400, "only fedstill's own app is run here: deploy with the hub's version of fedstill")
+            if path == "/v1/control/start-run":
+                self._startable(body, holder)
             if role != "read":
                 self.audit.write(path.rpartition("/")[2], by=holder)
             await self.app(scope, _again(body, receive), send)
@@ -158,10 +153,36 @@ class Guard:
         elif path.startswith("/fedstill/plans/"):
             folder = self._run(path.removeprefix("/fedstill/plans/"))
             await _answer(send, 200, json.loads((folder / "experiment.json").read_text()))
+        elif path == "/fedstill/approvals":
+            await _answer(send, 200, self._approve(body, holder))
         elif path.startswith("/fedstill/keys") and self.keys is not None:
             await _answer(send, 200, self._keys(path, method, body, holder))
         else:
             raise Refused(404, "no such thing here")
+
+    def _startable(self, body: bytes, holder: str) -> None:
+        """Refuse to start anything but fedstill's own app, or what nobody else approved where that is asked for."""
+        if not is_ours(body):
+            raise Refused(400, "only fedstill's own app is run here: deploy with the hub's version of fedstill")
+        if self.approvals is not None and holder != KEEPER:
+            run, settings = started_order(body)
+            if self.approvals.missing(run, settings, holder):
+                raise Refused(403, f"run {run} waits for another person's approval (fedstill deploy --approve)")
+
+    def _approve(self, body: bytes, holder: str) -> Any:
+        """Enter a person's approval of an experiment."""
+        if self.approvals is None:
+            raise Refused(404, "this hub asks for no approval (fedstill hub --approval)")
+        try:
+            asked = json.loads(body)
+            run, settings = checked_name("run", str(asked["run"])), dict(asked["experiment"])
+        except (ValueError, KeyError, TypeError):
+            raise Refused(400, "a run's name and experiment are needed") from None
+        except FedstillError as error:
+            raise Refused(400, str(error)) from None
+        approved = self.approvals.approve(run, settings, holder)
+        self.audit.write("approved", run=run, experiment=approved, by=holder)
+        return {"experiment": approved}
 
     def _keys(self, path: str, method: str, body: bytes, holder: str) -> Any:
         """Let a key in, or shut one out."""

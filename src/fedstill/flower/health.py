@@ -5,6 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from fedstill.flower.exposition import Family
+
 
 class Health:
     """Counts what passes the guard."""
@@ -26,27 +28,21 @@ class Health:
 
     def prometheus(self, runs: Path) -> str:
         """The numbers in Prometheus' text format."""
-        lines = [
-            "# HELP fedstill_up_seconds Seconds since the hub was started.",
-            "# TYPE fedstill_up_seconds gauge",
-            f"fedstill_up_seconds {time.time() - self.since:.0f}",
-            "# HELP fedstill_requests_total Requests of sites, and requests refused.",
-            "# TYPE fedstill_requests_total counter",
-        ]
-        for (what, site), count in sorted(self.counts.items()):
-            lines.append(f'fedstill_requests_total{{kind="{what}",site="{site}"}} {count}')
-        lines += [
-            "# HELP fedstill_site_silent_seconds Seconds since a site was last heard of.",
-            "# TYPE fedstill_site_silent_seconds gauge",
-        ]
-        for site, last in sorted(self.seen.items()):
-            lines.append(f'fedstill_site_silent_seconds{{site="{site}"}} {time.time() - last:.0f}')
-        lines += [
-            "# HELP fedstill_run_rounds Rounds that a run has done.",
-            "# TYPE fedstill_run_rounds gauge",
-        ]
-        for folder in sorted(runs.glob("*/metrics.jsonl")):
-            with folder.open("rb") as file:
-                rounds = sum(1 for _ in file)
-            lines.append(f'fedstill_run_rounds{{run="{folder.parent.name}"}} {rounds}')
-        return "\n".join(lines) + "\n"
+        now = time.time()
+        requests = [({"kind": what, "site": site}, count) for (what, site), count in sorted(self.counts.items())]
+        silent = [({"site": site}, round(now - last)) for site, last in sorted(self.seen.items())]
+        rounds = [({"run": file.parent.name}, _lines(file)) for file in sorted(runs.glob("*/metrics.jsonl"))]
+        families = (
+            Family(
+                "fedstill_up_seconds", "Seconds since the hub was started.", "gauge", [({}, round(now - self.since))]
+            ),
+            Family("fedstill_requests_total", "Requests of sites, and requests refused.", "counter", [*requests]),
+            Family("fedstill_site_silent_seconds", "Seconds since a site was last heard of.", "gauge", [*silent]),
+            Family("fedstill_run_rounds", "Rounds that a run has done.", "gauge", [*rounds]),
+        )
+        return "".join(family.text() for family in families)
+
+
+def _lines(file: Path) -> int:
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)

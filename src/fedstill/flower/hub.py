@@ -5,11 +5,14 @@ import os
 import secrets
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from fedstill.core.errors import FedstillError, UsageError
+from fedstill.flower.approvals import Approvals
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.flwr_env import prepare
+from fedstill.flower.keeping import DATABASE, keep, shrunk
 from fedstill.flower.messages import checked_name
 from fedstill.flower.private import private_folder, warn_if_readable
 
@@ -28,14 +31,21 @@ def hub(
     insecure: bool = False,
     runs: Path | None = None,
     public: str | None = None,
+    approval: bool = False,
+    keep_days: float | None = None,
 ) -> None:
-    """Run the hub in this process until SIGINT or SIGTERM."""
+    """Run the hub in this process until SIGINT or SIGTERM.
+
+    With `approval` a run is started only if another person approved its experiment; run folders in which nothing was
+    written for `keep_days` are deleted.
+    """
     _checked({"--cert": cert, "--key": key, "--ca": ca}, insecure, allow)
     home = private_folder(state)
     runs = (runs or home / "runs").expanduser().resolve()
     prepare(home / "flwr")
     os.environ["FEDSTILL_RUNS"] = str(runs)
     os.environ["FEDSTILL_PUBLIC"] = public or ""
+    os.environ["FEDSTILL_AUDIT"] = str(home / "audit.jsonl")
     from fedstill.flower.api.superlink import serve_superlink, take_tasks
     from fedstill.flower.guard import Guard
     from fedstill.flower.keyring import KeyRing
@@ -50,9 +60,11 @@ def hub(
     tokens = Tokens(home)
     audit = AuditLog(home / "audit.jsonl")
     audit.write("hub started", host=host, port=port, sites=sorted(names))
+    shrunk(home / DATABASE)
+    keep(runs, keep_days, audit, partial(print, flush=True))
     address = f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
     (home / "hub.json").write_text(json.dumps({"address": address, "ca": None if ca is None else str(ca.resolve())}))
-    words = ["--host", host, "--port", str(port), "--database", str(home / "hub.db")]
+    words = ["--host", host, "--port", str(port), "--database", str(home / DATABASE)]
     words += ["--insecure"] if insecure else [
         "--ssl-certfile", str(cert), "--ssl-keyfile", str(key), "--ssl-ca-certfile", str(ca), "--enable-supernode-auth",
     ]  # fmt: skip
@@ -64,7 +76,7 @@ def hub(
     try:
         serve_superlink(
             [*words, "--disable-runtime-dependency-installation"],
-            lambda app: Guard(app, tokens, runs, ring, audit, ready),
+            lambda app: Guard(app, tokens, runs, ring, audit, ready, Approvals(home) if approval else None),
             secret,
             http=TimedProtocol,
             ws="none",

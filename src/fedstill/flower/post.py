@@ -11,6 +11,7 @@ from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import allow
 from fedstill.flower.api.grid import HUB, AppMessages, NodeGone
 from fedstill.flower.api.parcels import Parcel
+from fedstill.flower.audit import AuditLog
 from fedstill.flower.content import SMALL, attachment, packed, unpacked
 
 AWAY = "offline"
@@ -32,9 +33,11 @@ Collected = tuple[bytes, bytes | None] | FedstillError
 class Post:
     """Sends messages to Flower nodes and collects the answers, never more of one than was expected."""
 
-    def __init__(self, grid: Any, runs: Path) -> None:
+    def __init__(self, grid: Any, runs: Path, audit: AuditLog) -> None:
         self.app = AppMessages(grid)
         self.runs = runs
+        self.audit = audit
+        self.names: dict[int, str] = {}
         self.allowed = 0
         self.under_way: dict[str, Sent] = {}
 
@@ -46,7 +49,9 @@ class Post:
 
     def nodes(self) -> dict[int, tuple[str, str]]:
         """The nodes that are there: the name each one's key was registered under, and since when it is there."""
-        return self.app.nodes()
+        found = self.app.nodes()
+        self.names = {node: name or f"node {node}" for node, (name, _) in found.items()}
+        return found
 
     def send(self, heads: Mapping[int, bytes], body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
         """Send each node its head, all with the same body; an answer is taken for so many seconds."""
@@ -54,16 +59,23 @@ class Post:
         messages = [
             Message(packed(head, attached), node, kind, ttl=seconds, group_id=group) for node, head in heads.items()
         ]
+        sites = [self.names.get(node, str(node)) for node in heads]
+        self.audit.write("sent", kind=kind, round=group, sites=sites, bytes=len(body or b""))
         for node, number in zip(heads, self.app.push(messages), strict=True):
             if number:
                 self.under_way[number] = Sent(node)
 
     def forget(self) -> None:
         """Stop waiting for whatever has not come, and throw away what came of it."""
-        for sent in self.under_way.values():
-            if sent.parcel is not None:
-                self.app.discard(sent.parcel.id)
-        self.under_way = {}
+        for node in {sent.node for sent in self.under_way.values()}:
+            self.drop(node)
+
+    def drop(self, node: int) -> None:
+        """Stop waiting for this node."""
+        for number in [number for number, sent in self.under_way.items() if sent.node == node]:
+            parcel = self.under_way.pop(number).parcel
+            if parcel is not None:
+                self.app.discard(parcel.id)
 
     def collect(self, limit: int) -> Iterator[tuple[int, Collected]]:
         """The answers that have come since the last time; one of more than `limit` bytes is left unread."""
@@ -84,6 +96,7 @@ class Post:
             collected = self._read(sent.parcel, limit)
             if collected is not None:
                 del self.under_way[number]
+                self.audit.write("received", site=self.names.get(sent.node, ""), bytes=sent.parcel.size)
                 yield sent.node, collected
 
     def _read(self, parcel: Parcel, limit: int) -> Collected | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import ENROLMENT
 from fedstill.flower.enrolment import introduced
-from fedstill.flower.messages import FORMAT, Enrol, Enrolled, Refusal, answer
+from fedstill.flower.messages import FORMAT, Enrol, Enrolled, Refusal, answer, readable
 from fedstill.flower.post import Collected, Post
 
 POLL = 0.2
@@ -41,9 +41,11 @@ class Roster:
         self.online: dict[int, tuple[str, str]] = {}
 
     def node(self, site: str) -> int | None:
-        """The node of a site that is there."""
+        """The node of a site that is there, and has not left since it introduced itself."""
         node = self.sites.get(site)
-        return node if node in self.online else None
+        if node is None or node not in self.online or self.answered.get(node) != self.online[node][1]:
+            return None
+        return node
 
     def here(self) -> list[str]:
         """The enrolled sites that are there, by name."""
@@ -51,6 +53,7 @@ class Roster:
 
     def refuse(self, site: str, why: str) -> None:
         """Leave a site out, and remember why."""
+        self.post.audit.refusal(run=self.run, site=site, why=readable(why))
         self.refused[site] = f"does not take part: {why}"
         self.enrolled.pop(site, None)
         self.sites.pop(site, None)
@@ -75,10 +78,17 @@ class Roster:
         while waiting and time.monotonic() < until:
             for node, collected in self.post.collect(ENROLMENT):
                 waiting.discard(node)
-                self._note(node, collected)
+                self.hear(node, collected)
             time.sleep(POLL if waiting else 0)
 
-    def _note(self, node: int, collected: Collected) -> None:
+    def ask_again(self, node: int, online: dict[int, tuple[str, str]]) -> None:
+        """Ask a node that left and came back who it is now; its answer is to be given to `hear`."""
+        self.online = online
+        self.post.drop(node)
+        self.post.send({node: self.question}, None, "query", ANSWERED)
+
+    def hear(self, node: int, collected: Collected) -> None:
+        """A node's introduction: it is enrolled, or refused."""
         registered, since = self.online.get(node, ("", ""))
         self.answered[node] = since
         site = registered or f"node {node}"
@@ -94,6 +104,7 @@ class Roster:
             self.refuse(site, str(error))
             return
         self.refused.pop(site, None)
+        self.post.audit.write("enrolled", run=self.run, site=site, samples=found.samples, turns=found.turns)
         self.enrolled[site] = found
         self.sites[site] = node
 

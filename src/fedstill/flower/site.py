@@ -136,7 +136,7 @@ class Site:
         run = "" if asked is None else asked.run
         why = readable(why.splitlines()[0] if why else "unknown")
         self.report(f"refused: {why}")
-        self.audit.write("refused", run=run, asked="?" if asked is None else asked.kind, why=why)
+        self.audit.refusal(run=run, asked="?" if asked is None else asked.kind, why=why)
         return Refusal(run=run, site=self.name, why=why).dumps()
 
     def enrol(self, asked: Enrol) -> Enrolled:

@@ -15,9 +15,11 @@ from fedstill.data.reading import Reading
 from fedstill.data.summary import disclosed, summary
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.flwr_env import prepare
-from fedstill.flower.messages import Enrol, Refusal, checked_name, question, readable
+from fedstill.flower.keeping import keep
+from fedstill.flower.messages import Enrol, Refusal, answer, checked_name, question, readable
 from fedstill.flower.policy import Policy
 from fedstill.flower.private import private_folder, warn_if_readable
+from fedstill.flower.site_health import SiteHealth, served
 from fedstill.flower.worker import Cancelled, Job, Worker
 
 
@@ -34,8 +36,14 @@ def site(
     device: str = "cpu",
     policy: Policy | None = None,
     reading: Reading | None = None,
+    health_at: str | None = None,
+    keep_days: float | None = None,
 ) -> None:
-    """Answer the hub's questions until told to stop (SIGINT, SIGTERM)."""
+    """Answer the hub's questions until told to stop (SIGINT, SIGTERM).
+
+    `health_at` (host:port) is where to serve `/health` and `/metrics`; what was kept of runs in which nothing was
+    written for `keep_days` is deleted.
+    """
     if insecure == (key is not None):
         raise UsageError("a site needs --key (fedstill keys makes one), or --insecure where the hub takes any site")
     if insecure and ca is not None:
@@ -61,39 +69,51 @@ def site(
         for sign in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sign, lambda *_: node.stop())
         worker = Worker(Job(title, data, home, model, public, device, policy, reading), report)
+        audit, health = AuditLog(home / "audit.jsonl"), SiteHealth(lambda: node.connected)
+        server = served(health, health_at) if health_at else None
         try:
             worker.start()
             report(f"site {title}: {worker.described}")
-            node.serve(Answering(title, worker, policy, AuditLog(home / "audit.jsonl")))
+            keep(home / "runs", keep_days, audit, report)
+            node.serve(Answering(title, worker, policy, audit, health))
         finally:
             worker.stop()
+            if server is not None:
+                server.shutdown()
         report("left the hub")
 
 
 class Answering:
     """Lets the worker answer, within the policy's time."""
 
-    def __init__(self, name: str, worker: Worker, policy: Policy, audit: AuditLog) -> None:
+    def __init__(self, name: str, worker: Worker, policy: Policy, audit: AuditLog, health: SiteHealth) -> None:
         self.name = name
         self.worker = worker
         self.policy = policy
         self.audit = audit
+        self.health = health
 
     def __call__(self, head: bytes, body: bytes | None, given_up: Callable[[], bool]) -> tuple[bytes, bytes | None]:
         """The worker's answer to a question that passes the door."""
         asked = question(head)
         seconds = self.policy.seconds_of(0.0 if isinstance(asked, Enrol) else asked.deadline)
+        began, end = time.monotonic(), "failed"
         try:
-            return self.worker.answer(head, body, seconds, given_up)
+            said, sent = self.worker.answer(head, body, seconds, given_up)
+            end = "refused" if isinstance(answer(said), Refusal) else "answered"
+            return said, sent
         except Cancelled:
+            end = "given up"
             self.audit.write("given up", run=asked.run, asked=asked.kind)
             raise
+        finally:
+            self.health.count(asked.kind, end, time.monotonic() - began)
 
     def refuse(self, why: str) -> bytes:
         """A refusal of something that is no question, or of one that took too long."""
         why = readable(why)
         report(f"refused: {why}")
-        self.audit.write("refused", run="", asked="?", why=why)
+        self.audit.refusal(run="", asked="?", why=why)
         return Refusal(run="", site=self.name, why=why).dumps()
 
 

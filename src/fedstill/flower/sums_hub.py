@@ -62,6 +62,8 @@ class SumRound:
         self.wrong: dict[int, str] = {}
         """Who was lost, and why."""
         self.asked: set[int] = set()
+        self.members: set[int] = set()
+        """Who gave keys: everybody shares secrets with all of these."""
 
     def replies(self) -> list[Reply[Any]]:
         """The round's replies: the mean for everybody whose vector arrived; for nobody where too few were left."""
@@ -87,6 +89,7 @@ class SumRound:
         """All phases: the sum of the vectors that arrived, and the counter that came with each."""
         common = {k: self.link.common(self.env, k) for k in self.downs}
         keys = {k: _pair(given) for k, (given, _) in self.phase(0, KeysGiven, _made(KeysAsked, common, {})).items()}
+        self.members = set(keys)
         listed = {k: {"keys": tuple((j, one.hex(), two.hex()) for j, (one, two) in keys.items())} for k in keys}
         shares = {k: given for k, (given, _) in self.phase(1, SharesGiven, _made(SharesAsked, common, listed)).items()}
         kept = self.link.kept(self.env)
@@ -126,10 +129,14 @@ class SumRound:
             raise found
         if not isinstance(found.head, kind):
             raise FedstillError(f"refused: a message of kind {found.head.kind!r}")
-        body = found.body or b""
-        if kind is Work:
+        head, body = found.head, found.body or b""
+        if isinstance(head, KeysGiven) and {len(head.masking), len(head.sealing)} != {64}:
+            raise FedstillError("refused: keys are 32 bytes long")
+        if isinstance(head, SharesGiven) and sorted(k for k, _ in head.letters) != sorted(self.members - {head.client}):
+            raise FedstillError("refused: not one letter for every other member")
+        if isinstance(head, Work):
             self.masked(body)
-        return found.head, body
+        return head, body
 
     def masked(self, body: bytes) -> Masked:
         """The masked vector in these bytes: as many whole numbers as the upload has."""

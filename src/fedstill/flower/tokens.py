@@ -15,9 +15,12 @@ from typing import Literal, get_args
 from fedstill.core.errors import UsageError
 from fedstill.core.record import write
 
-Role = Literal["start", "read", "register"]
+Role = Literal["start", "read", "register", "approve"]
 ROLES: tuple[str, ...] = get_args(Role)
-"""start: start and stop runs, and read; read: follow and fetch runs; register: let keys in and shut them out."""
+"""start: start and stop runs, and read; read: follow and fetch runs; register: let keys in and shut them out;
+approve: approve experiments that others start."""
+KEEPER = "keeper"
+"""Who holds the token in the hub's own folder."""
 
 
 class Tokens:
@@ -30,15 +33,17 @@ class Tokens:
     def holder(self, token: str, role: str) -> str | None:
         """The name of whoever holds this token, if it is good for this role now."""
         if hmac.compare_digest(token.encode(), self.keeper.encode()):
-            return "keeper"
+            return KEEPER
         entry = self._entries().get(_hash(token))
         if entry is None or float(entry["until"]) < time.time():
             return None
-        roles = {"start": ("start", "read"), "read": ("read",), "register": ("register",)}[entry["role"]]
-        return str(entry["name"]) if role in roles else None
+        given = entry["role"]
+        return str(entry["name"]) if role in (given, "read" if given in ("start", "approve") else given) else None
 
     def make(self, name: str, role: str, days: float) -> str:
         """A new token for this person and role, good for so many days."""
+        if name == KEEPER:
+            raise UsageError(f"{KEEPER}: that is whoever keeps the hub; name the person")
         if role not in ROLES:
             raise UsageError(f"role {role!r}: must be one of {', '.join(ROLES)}")
         if not 0 < days <= 3660:

@@ -28,6 +28,7 @@ from fedstill.flower.messages import (
     Task,
     Work,
     answer,
+    readable,
 )
 from fedstill.flower.post import AWAY, GONE, Collected, Post
 from fedstill.flower.roster import POLL, Roster
@@ -161,8 +162,10 @@ class FlowerTransport:
         return {**wrong, **{k: f"refused: {why}" for k, why in large.items()}}
 
     def judge(self, wrong: Mapping[int, str], asked: set[int]) -> None:
-        """Count failures in a row, and say which sites are left out from now on."""
+        """Enter failures in the log, count those in a row, and say which sites are left out from now on."""
         for k in sorted(asked):
+            if k in wrong:
+                self.post.audit.refusal(run=self.setting.run, site=self.setting.sites[k], why=readable(wrong[k]))
             self.failures[k] = self.failures[k] + 1 if k in wrong else 0
             if self.failures[k] == self.plan.quarantine:
                 site, times = self.setting.sites[k], self.failures[k]
@@ -187,11 +190,17 @@ class FlowerTransport:
                 answers[k] = NotAsked(self.roster.refused.get(site, AWAY))
             else:
                 nodes[node] = k
-        sending = _Sending(self.post, nodes, questions, bodies, name, until, str(env.round + 1))
+        since = {node: self.roster.answered[node] for node in nodes}
+        sending = _Sending(
+            self.post, self.setting.sites, nodes, questions, bodies, name, until, str(env.round + 1), since
+        )
         sending.all()
         while len(answers) < len(questions) and time.monotonic() < until:
             for node, collected in self.post.collect(limit):
-                if node in nodes:
+                if node in sending.returned:
+                    wrong = sending.introduced(node, collected, self.roster)
+                    answers |= {} if wrong is None else {nodes[node]: wrong}
+                elif node in nodes:
                     answers[nodes[node]] = self._checked(collected, questions[nodes[node]], kind)
             if len(answers) < len(questions):
                 time.sleep(POLL)
@@ -248,22 +257,26 @@ class _Sending:
     def __init__(
         self,
         post: Post,
+        sites: Sequence[str],
         nodes: dict[int, int],
         questions: Mapping[int, Asked],
         bodies: Bodies,
         name: str,
         until: float,
         group: str,
+        since: dict[int, str],
     ) -> None:
         self.post = post
+        self.sites = sites
         self.nodes = nodes
         self.questions = questions
         self.bodies = bodies
         self.name = name
         self.until = until
         self.group = group
-        online = post.nodes()
-        self.since: dict[int, str | None] = {node: online[node][1] for node in nodes if node in online}
+        self.since = since
+        self.returned: set[int] = set()
+        """Nodes that left and came back in this round, and have not said yet who they are."""
         self.looked = time.monotonic()
 
     def all(self) -> None:
@@ -284,10 +297,22 @@ class _Sending:
                 continue
             if node not in online:
                 answers[k] = FedstillError(GONE)
-            elif self.since.get(node) not in (None, online[node][1]):
-                self.since[node] = None
-                body = next(body for body, clients in self.bodies if k in clients)
-                self._send({node: self.questions[k].dumps()}, body)
+            elif self.since.get(node) != online[node][1]:
+                self.since[node] = online[node][1]
+                self.returned.add(node)
+                roster.ask_again(node, online)
+
+    def introduced(self, node: int, collected: Collected, roster: Roster) -> FedstillError | None:
+        """A site that came back has said who it is: it gets its question again, or why it does not."""
+        self.returned.discard(node)
+        roster.hear(node, collected)
+        k = self.nodes[node]
+        site = self.sites[k]
+        if roster.node(site) != node:
+            return NotAsked(roster.refused.get(site, GONE))
+        body = next(body for body, clients in self.bodies if k in clients)
+        self._send({node: self.questions[k].dumps()}, body)
+        return None
 
     def _send(self, heads: Mapping[int, bytes], body: bytes | None) -> None:
         """Answers are taken until the round's deadline."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import State, record
@@ -18,8 +18,8 @@ from fedstill.data.samples import Samples
 from fedstill.models.conditional import feature_width
 from fedstill.parts.gather import mean
 from fedstill.parts.learner import LocalTraining, Memory, weights_of
-from fedstill.parts.losses import cross_entropy, kl
 from fedstill.parts.low_rank import LowRank, compressed, misshapen, numbers, restored
+from fedstill.parts.mutual import adaptive_losses
 from fedstill.parts.trail import Copy, Followed, Trail, added, copy_for, followed, stepped_on
 
 
@@ -98,7 +98,7 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
             ends: list[Any] = [mentor.module, mentee.module]
             features = [end.features(x) for end in ends]
             logits = [end.head(f) for end, f in zip(ends, features, strict=True)]
-            for_mentor, for_mentee, for_bridge = self.losses(features, logits, y, bridge.module)
+            for_mentor, for_mentee, for_bridge = adaptive_losses(features, logits, y, bridge.module, self.distil)
             mentor.step(for_mentor)
             mentee.step(for_mentee)
             if self.distil:
@@ -106,25 +106,6 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
         change = {name: tensor - received.weights[name] for name, tensor in mentee.weights.items()}
         kept = Mentor(mentor.weights, mentor.memory, bridge.weights, received if self.both_ways else None)
         return kept, LowRank(compressed(change, self.energy(env)))
-
-    def losses(
-        self, features: Sequence[Tensor], logits: Sequence[Tensor], y: Tensor, bridge: nn.Module
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """For mentor, mentee and W_h; the mentor's features and logits come first.
-
-        L = CE + (KL(other ‖ own) + MSE(features)) / (CE_mentor + CE_mentee); the other model and the
-        divisor are constants.
-        """
-        task = [cross_entropy(said, y) for said in logits]
-        if not self.distil:
-            return task[0], task[1], task[0]
-        weight = self.distil / (task[0] + task[1]).detach().clamp_min(1e-6)
-        there = bridge(features[1].detach())
-        near_mentor = (features[0] - there.detach()).square().mean()
-        near_mentee = (features[0].detach() - bridge(features[1])).square().mean()
-        mentor = task[0] + weight * (kl(logits[1].detach(), logits[0]) + near_mentor)
-        mentee = task[1] + weight * (kl(logits[0].detach(), logits[1]) + near_mentee)
-        return mentor, mentee, weight * (features[0].detach() - there).square().mean()
 
     def server(self, env: Env, server: Mentee, replies: Sequence[Reply[LowRank]]) -> Mentee:
         """w ← w + Σ n_k Δ_k / Σ n_k, Δ_k (and, both ways, their mean too) as far as factors tell."""

@@ -24,6 +24,12 @@ GUARANTEES: Mapping[str, Wrapper] = {
 }
 """The guarantees a run can be given, as they are asked for."""
 
+UNCOVERED = (
+    "none of these covers what a deployed site tells beside its uploads: counts, classes, means and deviations when it "
+    "enrols, right answers at exams (fedstill site --explain)"
+)
+"""What leaves by other ways than an upload."""
+
 
 def coverage(method: AnyMethod) -> dict[str, dict[str, str]]:
     """By guarantee, what it does to each field of what leaves a client of this method; or why it cannot be given."""
@@ -85,7 +91,7 @@ def show_coverage(console: Console, found: Mapping[str, Mapping[str, str]]) -> N
         console.print(f"  {words}", markup=False)
         for name, what in told.items():
             console.print(f"    {name}: {what}", markup=False)
-    console.print()
+    console.print(f"  {UNCOVERED}\n", markup=False)
 
 
 def show_audit(found: Mapping[str, Any]) -> None:

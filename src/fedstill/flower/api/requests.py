@@ -1,5 +1,6 @@
 """What nodes' requests say, read at the hub's door before Flower sees them; and the keys they are signed with."""
 
+import json
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from flwr.common import constant
+from flwr.common import constant, serde
 from flwr.proto import control_pb2, fleet_pb2
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER as PUBLIC_KEY
 from flwr.supercore.constant import FLEET_HTTP_SIGNATURE_HEADER as SIGNATURE
@@ -86,3 +87,12 @@ def was_taken(response: bytes) -> bool:
 def started_bundle(body: bytes) -> bytes:
     """The app bundle that a request to start a run brings."""
     return bytes(control_pb2.StartRunRequest.FromString(body).fab.content)
+
+
+def started_order(body: bytes) -> tuple[str, dict[str, Any]]:
+    """The run's name and the experiment that a request to start a run carries."""
+    order = serde.user_config_from_proto(control_pb2.StartRunRequest.FromString(body).override_config)
+    try:
+        return str(order.get("run", "")), dict(json.loads(str(order.get("experiment", "{}"))))
+    except ValueError:
+        return str(order.get("run", "")), {}

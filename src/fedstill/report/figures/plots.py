@@ -19,7 +19,7 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.kind import Kind, kind_of
 from fedstill.data.kinds import Series, Table
 from fedstill.experiment.config import experiment
-from fedstill.experiment.gallery import read_gallery
+from fedstill.experiment.gallery import REAL, read_gallery
 from fedstill.experiment.result import Result, views
 from fedstill.experiment.rundir import RunDir
 from fedstill.report.figures.imagined import rows_figure, series_figure
@@ -112,12 +112,13 @@ def imagined(result: Result) -> Pictures:
     kept = {} if result.run_dir is None else read_gallery(result.run_dir)
     found = []
     kind = _kind(result) if kept else None
+    real = kept.pop(REAL, None)
     for who, samples in kept.items():
         match kind:
             case Series():
-                figure = series_figure(kind, samples)
+                figure = series_figure(kind, samples, real)
             case Table():
-                figure = rows_figure(kind, samples)
+                figure = rows_figure(kind, samples, real)
             case _ if samples.ndim == 4:
                 figure = images_figure(samples / 255, [""] * len(samples))
             case _:

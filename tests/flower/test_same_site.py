@@ -1,0 +1,147 @@
+"""Is it still the site that enrolled? Clones, changed data, lost and old states, runs of the same name."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import SITES, Answer
+from local_post import LocalPost, local_run
+from test_messages import sites_of
+
+pytest.importorskip("pydantic", reason="the deployed form needs the extra fedstill[flower]")
+
+from fedstill.experiment.config import experiment
+from fedstill.flower.audit import AuditLog
+from fedstill.flower.enrolment import deployable
+from fedstill.flower.messages import Task, question
+from fedstill.flower.serve import serve
+from fedstill.flower.site import Site
+
+
+class Swapped(LocalPost):
+    """A post whose site-b is taken over by other processes: each takes its line with the site's own key."""
+
+    def __init__(self, sites: Any, audit: AuditLog, takes_over: Callable[[int], Answer | None]) -> None:
+        super().__init__(sites, audit)
+        self.takes_over = takes_over
+        self.since = 0
+
+    def nodes(self) -> dict[int, tuple[str, str]]:
+        return {node: (name, f"since {self.since}") for node, (name, _) in self.sites.items()}
+
+    def send(self, heads: Any, body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
+        super().send(heads, body, kind, seconds, group)
+        asked = question(next(iter(heads.values())))
+        if isinstance(asked, Task):
+            taken = self.takes_over(asked.round)
+            if taken is not None:
+                node = next(n for n, (name, _) in self.sites.items() if name == "site-b")
+                self.sites[node] = ("site-b", taken)
+                self.since += 1
+
+
+def run_with(
+    sites: dict[str, Answer], folder: Path, takes_over: Callable[[int], Answer | None], rounds: int
+) -> list[dict[str, Any]]:
+    from local_post import AVG
+
+    post: Any = Swapped(sites, AuditLog(folder / "audit.jsonl"), takes_over)
+    plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": rounds, "quarantine": 10**6}))
+    return list(serve(post, "r", plan.plain(), folder, None, 1.0, lambda news: None).rows)
+
+
+def test_of_a_site_and_its_clone_one_is_refused(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """Key and state are copied after round 1 and the copy takes the line; in round 3 the first one takes it back.
+
+    The clone is as far as the run and cannot be told from the site. But after its turn in round 2 the run is ahead of
+    the first one, which is named and left out: two processes never take turns as one site unnoticed.
+    """
+    sites = sites_of(sites_data, tmp_path)
+    first = sites["site-b"]
+
+    def takes_over(round: int) -> Answer | None:
+        if round == 0:
+            shutil.copytree(tmp_path / "site-b", tmp_path / "clone")
+            return Site("site-b", str(sites_data["site-b"]), tmp_path / "clone").answer
+        return first if round == 1 else None
+
+    rows = run_with(sites, tmp_path / "runs", takes_over, 3)
+    assert [sorted(row["missing_sites"]) for row in rows] == [[], [], ["site-b"]]
+    assert "was it restored from a copy, or is another site running with its key?" in rows[2]["missing_sites"]["site-b"]
+
+
+def test_a_clone_that_takes_the_line_in_the_middle_of_a_round_is_asked_who_it_is(
+    sites_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """site-b falls silent in round 2, and a copy of it from before round 1 comes instead: it is not given the task."""
+    monkeypatch.setattr("fedstill.flower.transport.LOOK", 0.05)
+    sites = sites_of(sites_data, tmp_path)
+    shutil.copytree(tmp_path / "site-b", tmp_path / "clone")
+    first, asked_of_clone = sites["site-b"], []
+
+    def clone(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        asked_of_clone.append(question(head).kind)
+        return Site("site-b", str(sites_data["site-b"]), tmp_path / "clone").answer(head, body)
+
+    class Silenced(LocalPost):
+        silent = False
+
+        def nodes(self) -> dict[int, tuple[str, str]]:
+            return {node: (name, f"since {self.silent}") for node, (name, _) in self.sites.items()}
+
+        def send(self, heads: Any, body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
+            super().send(heads, body, kind, seconds, group)
+            asked = question(next(iter(heads.values())))
+            if isinstance(asked, Task) and asked.round == 1 and not self.silent:
+                (node,) = (n for n, (name, _) in self.sites.items() if name == "site-b")
+                self.drop(node)
+                self.sites[node] = ("site-b", clone)
+                self.silent = True
+
+    from local_post import AVG
+
+    post: Any = Silenced({**sites, "site-b": first}, AuditLog(tmp_path / "runs" / "audit.jsonl"))
+    plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": 2}))
+    rows = list(serve(post, "r", plan.plain(), tmp_path / "runs", None, 1.0, lambda news: None).rows)
+    assert [sorted(row["missing_sites"]) for row in rows] == [[], ["site-b"]]
+    assert "older than the run" in rows[1]["missing_sites"]["site-b"]
+    assert set(asked_of_clone) == {"enrol"}
+
+
+def test_a_site_whose_data_changed_is_refused(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """One pixel of one sample changed while the site was down: same key, same state, other data."""
+    data = tmp_path / "site-b.npz"
+    with np.load(sites_data["site-b"]) as arrays:
+        held = dict(arrays)
+    np.savez(data, **held)
+    sites = {**sites_of(sites_data, tmp_path), "site-b": Site("site-b", str(data), tmp_path / "own").answer}
+
+    def takes_over(round: int) -> Answer | None:
+        if round != 0:
+            return None
+        held["x_train"].reshape(-1)[0] += 1
+        np.savez(data, **held)
+        return Site("site-b", str(data), tmp_path / "own").answer
+
+    rows = run_with(sites, tmp_path / "runs", takes_over, 2)
+    assert [sorted(row["missing_sites"]) for row in rows] == [[], ["site-b"]]
+    assert "are not those it enrolled with" in rows[1]["missing_sites"]["site-b"]
+
+
+def test_a_run_of_an_old_name_starts_from_nothing(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """The hub lost its folder and begins a run of the same name; the sites still have the states of the first.
+
+    The run is another by its number, so nothing of the old one is used: both runs have the same first round.
+    """
+    stateful = {"method": {"name": "fedkf", "lr": 0.05, "epochs": 1, "noise": 8, "channels": 4}}
+    sites = sites_of(sites_data, tmp_path)
+    first = local_run(sites, tmp_path / "runs", rounds=2, **stateful)
+    shutil.rmtree(tmp_path / "runs")
+    second = local_run(sites, tmp_path / "runs", rounds=2, **stateful)
+    for row, other in zip(first, second, strict=True):
+        assert row["missing_sites"] == other["missing_sites"] == {}
+        assert row["models"] == other["models"]
+    assert len(list((tmp_path / SITES[0] / "runs").glob("r-*"))) == 2
