@@ -41,7 +41,7 @@ docs: $(VENV)/ready ## the site in site/, made from docs/ and the code; opens wi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs-test: $(VENV)/ready ## the site's pages, links, tutorials and every block of code on it
-	$(BIN)/python -m pytest -n auto tests/docs
+	FEDSTILL_DEPLOY_TESTS=all $(BIN)/python -m pytest -n auto tests/docs
 
 notebooks: $(VENV)/ready ## docs/tutorials/*.ipynb, made from examples/*.py
 	$(BIN)/python docs/notebooks.py
