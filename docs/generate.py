@@ -88,7 +88,7 @@ def lists_apart(markdown: str) -> str:
         if not fenced:
             begins = re.match(r"(\d+\.|[-*]) ", line)
             follows = re.match(r"(1\.|[-*]) ", line) and before and not re.match(r"(\d+\.|[-*]) |\s", before)
-            if follows or (begins and before.startswith(" ") and apart):  # after a paragraph, also one of the item before
+            if follows or (begins and before.startswith(" ") and apart):  # after a paragraph of the item before
                 lines.append("")
             apart = not begins and (apart or not line)
             inside = bool(begins) or (inside and (not line or line.startswith(" ")))
