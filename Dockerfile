@@ -1,6 +1,6 @@
 # One image for hub, site and deploy: docker build -t fedstill . && docker run --rm fedstill --help
 FROM python:3.11-slim
-RUN useradd --create-home --uid 10001 fedstill
+RUN useradd --create-home --uid 10001 fedstill && install -d -o fedstill -m 0700 /state
 WORKDIR /opt/fedstill
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src

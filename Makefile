@@ -41,7 +41,10 @@ docs: $(VENV)/ready ## the site in site/, made from docs/ and the code; opens wi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs-test: $(VENV)/ready ## the site's pages, links, tutorials and every block of code on it
-	$(BIN)/python -m pytest -n auto tests/docs
+	FEDSTILL_DEPLOY_TESTS=all $(BIN)/python -m pytest -n auto tests/docs
+
+newcomer: $(VENV)/ready ## the commands of docs/index.md, typed in a fresh clone and timed; installing is not counted
+	$(BIN)/python docs/newcomer.py --here
 
 notebooks: $(VENV)/ready ## docs/tutorials/*.ipynb, made from examples/*.py
 	$(BIN)/python docs/notebooks.py
@@ -66,4 +69,4 @@ format: $(VENV)/ready ## let ruff format the code
 clean: ## remove what was built
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
 
-.PHONY: help setup demo test test-deploy test-flwr check docs docs-test notebooks release-check results format clean
+.PHONY: help setup demo test test-deploy test-flwr check docs docs-test newcomer notebooks release-check results format clean

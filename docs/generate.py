@@ -14,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from typer.core import TyperArgument, TyperOption
 
 import fedstill
 from fedstill.cli import app
@@ -81,15 +82,37 @@ def lists_apart(markdown: str) -> str:
     ['Choices', '', '1. one', '2. two']
     """
     lines: list[str] = []
-    fenced = False
+    fenced = inside = apart = False
     for line in markdown.split("\n"):
         before = lines[-1] if lines else ""
-        starts = re.match(r"(1\.|[-*]) ", line) and before and not re.match(r"(\d+\.|[-*]) |\s", before)
-        if starts and not fenced:
-            lines.append("")
+        if not fenced:
+            begins = re.match(r"(\d+\.|[-*]) ", line)
+            follows = re.match(r"(1\.|[-*]) ", line) and before and not re.match(r"(\d+\.|[-*]) |\s", before)
+            if follows or (begins and before.startswith(" ") and apart):  # after a paragraph of the item before
+                lines.append("")
+            apart = not begins and (apart or not line)
+            inside = bool(begins) or (inside and (not line or line.startswith(" ")))
+            if inside and not begins:
+                line = deeper(line, lines)
         fenced ^= line.startswith("```")
         lines.append(line)
     return "\n".join(lines)
+
+
+def deeper(line: str, before: list[str]) -> str:
+    """A line inside a list, indented by four for each level as MkDocs needs it; a list inside one is set apart.
+
+    >>> deeper("  - inner", ["- outer", ""]), deeper("   more", ["1. one"])
+    ('    - inner', '    more')
+    """
+    space = len(line) - len(line.lstrip(" "))
+    if not line.strip() or space not in (2, 3, 4, 5):
+        return line
+    nested = re.match(r"\s+([-*]|\d+\.) ", line) is not None
+    if nested and before[-1] and not re.match(r"\s+([-*]|\d+\.) ", before[-1]):
+        before.append("")
+    inner = any(re.match(r"    ([-*]|\d+\.) ", known) for known in before[-6:]) and space >= 4
+    return " " * (8 if inner and not nested else 4) + line.lstrip(" ")
 
 
 def scripts() -> list[Path]:
@@ -166,7 +189,8 @@ def options(command: click.Command) -> str:
             continue
         option = isinstance(parameter, click.Option)
         title = ", ".join(parameter.opts) if option else str(parameter.name).upper()
-        rows.append((f"`{title}`", str(parameter.to_info_dict().get("help") or "")))
+        told = parameter.help if isinstance(parameter, TyperOption | TyperArgument | click.Option) else ""
+        rows.append((f"`{title}`", told or ""))
     return table(("word or option", "meaning"), rows) if rows else ""
 
 

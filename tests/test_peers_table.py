@@ -67,3 +67,14 @@ def test_clients_share_the_training_samples_without_overlap(peers: Any) -> None:
     assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
     assert parts[-1].stop == work.clients * work.samples == 60_000
     assert len(set(work.active_in(3))) == work.active
+
+
+def test_who_ran_fewer_rounds_has_that_said_beside_its_accuracy(peers: Any, tmp_path: Path) -> None:
+    work = peers.WORK["tiny"]
+    assert peers.early({"rounds": 10}, work) == " after 10 rounds"
+    assert peers.early({"rounds": work.rounds}, work) == ""
+    plan = tmp_path / "tiny.json"
+    plan.write_text(peers.plainly(work))
+    fewer = peers.json.loads(peers.shortened(plan, work, 10).read_text())
+    assert (fewer["rounds"], fewer["warm"], fewer["clients"]) == (10, 2, 1000)
+    assert peers.shortened(plan, work, 500) == plan

@@ -91,6 +91,7 @@ def timed(contestant: Contestant) -> None:
         "cpu": sum(u.ru_utime + u.ru_stime for u in usage),
         "peak": max(u.ru_maxrss for u in usage) / 1024,
         "accuracy": reached,
+        "rounds": work.rounds,
     }
     print(json.dumps(found), flush=True)
     os._exit(0)  # some contestants leave processes and threads behind that would wait

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedstill.cli_app import Debug, Json, Tag, app, apply_settings, choices, finish, names, read_plan
+from fedstill.cli_app import Debug, Json, Tag, Which, app, apply_settings, choices, finish, names, read_plan
 from fedstill.cli_fields import given, of_experiment, with_fields
 
 TRACKED = ("per-class",)
@@ -181,9 +181,7 @@ def show(
 def predict(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     image: Annotated[Path, typer.Argument(help="An image, a .npy file with a sample, or a table with rows.")],
-    which: Annotated[
-        str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")
-    ] = None,
+    which: Which = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -208,9 +206,7 @@ def predict(
 def export(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     target: Annotated[Path, typer.Argument(help="model.onnx, model.pt2 or model.safetensors.")],
-    which: Annotated[
-        str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")
-    ] = None,
+    which: Which = None,
     debug: Debug = False,
 ) -> None:
     """Write a run's model for use elsewhere."""

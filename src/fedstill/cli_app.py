@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Which = Annotated[str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")]
 Tag = Annotated[list[str] | None, typer.Option(help="Of runs: only those with this tag, again for more.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 

@@ -5,16 +5,14 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli_app import Debug, app
+from fedstill.cli_app import Debug, Which, app
 
 
 @app.command()
 def push(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     target: Annotated[str, typer.Argument(help="A new folder, or hf://owner/name on the Hugging Face hub.")],
-    which: Annotated[
-        str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")
-    ] = None,
+    which: Which = None,
     public: Annotated[bool, typer.Option("--public", help="On the hub: anybody may see it. [only you]")] = False,
     license: Annotated[str | None, typer.Option(help="The model's licence, for its card: apache-2.0 …")] = None,
     debug: Debug = False,

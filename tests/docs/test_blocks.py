@@ -2,24 +2,37 @@
 
 A comment in front of a block, which readers of the page do not see, says what a block cannot say itself:
 `<!-- given: CODE -->` is run before it; `<!-- not run: WHY -->` names the few that cannot be run.
+
+Commands are run where that takes no time (`QUICK`). Others would train for minutes or hours, or need files of the
+reader's own: they are read as the command line reads them, and the experiment they ask for is built with all settings.
 """
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
 import typer
 
-from fedstill.cli import app
+from fedstill.cli import app, main
+from fedstill.cli_app import apply_settings
+from fedstill.core.errors import FedstillError
+from fedstill.data.reading import SHORT
+from fedstill.experiment.config import experiment, options
 from fedstill.report.catalogue import methods
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page for folder in ("", "docs", "docs/methods", "docs/tutorials") for page in (ROOT / folder).glob("*.md")
 )
+QUICK = ("ls", "show", "advise")
+"""Commands on the pages that are run as they stand."""
+LANGUAGES = {"", "sh", "bash", "shell", "python", "toml", "csv", "text"}
+"""A block in another language would be checked by nobody."""
+INDENTED = re.compile(r"(?:^    \S.*\n)+", re.M)
 FENCE = re.compile(r"(?:<!-- (given|not run): (.*?) -->\n)?^```(\w*)\n(.*?)^```", re.S | re.M)
 
 
@@ -35,6 +48,15 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     found = FENCE.findall(page.read_text(encoding="utf-8"))
     return [Block(language, text, mark, word) for mark, word, language, text in found]
+
+
+def shell(page: Path) -> str:
+    """Everything on a page that a reader may type: fenced blocks without a language, and indented ones."""
+    text = page.read_text(encoding="utf-8")
+    fenced = [block.text for block in blocks(page) if block.language in ("", "sh", "bash", "shell")]
+    return "\n".join(
+        [*fenced, *(re.sub(r"^    ", "", found, flags=re.M) for found in INDENTED.findall(FENCE.sub("", text)))]
+    )
 
 
 def commands(text: str) -> list[list[str]]:
@@ -76,16 +98,49 @@ def test_an_option_that_does_not_exist_is_found() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_is_one_that_there_is(page: Path) -> None:
     group = typer.main.get_command(app)
+    for words in commands(shell(page)):
+        shown = f"fedstill {shlex.join(words)}"
+        try:
+            # a number that the shell puts in place of $seed is a number; $COMMON stands for more options
+            context = parse(group, [re.sub(r"^\$[a-z]\w*$", "1", w) for w in words if not re.match(r"\$[A-Z]", w)])
+        except click.ClickException as error:
+            pytest.fail(f"{shown}: {error.format_message()}")
+        if words[0] == "run" and not words[1].endswith((".toml", ".json")) and not words[1].isupper():
+            assert words[1] in methods, shown
+            planned(words[1], context.params, shown)
+
+
+def planned(method: str, params: dict[str, Any], shown: str) -> None:
+    """Build the experiment that a command asks for, but for the reader's own data."""
+    plan: dict[str, Any] = {"method": {"name": method}}
+    own = {"data", "public", *SHORT}
+    wanted = {name: params[name] for name in options() if name not in own and params.get(name) not in (None, ())}
+    plan |= {name: ",".join(value) if isinstance(value, tuple) else value for name, value in wanted.items()}
+    apply_settings(plan, [pair for pair in params["settings"] or [] if not pair.startswith("reading.")])
+    try:
+        experiment(plan)
+    except FedstillError as error:
+        pytest.fail(f"{shown}: {error}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_take_no_time_are_run(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for words in commands(shell(page)):
+        if words[0] in QUICK and "runs" not in words and not any(word.isupper() for word in words):
+            with pytest.raises(SystemExit) as left:
+                main(words)
+            assert not left.value.code, f"fedstill {shlex.join(words)}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_is_of_a_language_that_is_checked_and_settings_can_be_read(page: Path) -> None:
     for block in blocks(page):
-        for words in commands(block.text) if block.language in ("", "sh", "bash", "shell") else ():
-            shown = f"fedstill {shlex.join(words)}"
-            try:
-                # a number that the shell puts in place of $seed is a number
-                parse(group, [re.sub(r"^\$\w+$", "1", word) for word in words])
-            except click.ClickException as error:
-                pytest.fail(f"{shown}: {error.format_message()}")
-            if words[0] == "run" and not words[1].endswith((".toml", ".json")) and not words[1].isupper():
-                assert words[1] in methods, shown
+        assert block.language in LANGUAGES, block.text
+        if block.language == "toml":
+            tomllib.loads(block.text)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import markdown
 import pytest
 from mkdocs.config import load_config
 from mkdocs.config.defaults import MkDocsConfig
@@ -83,6 +84,7 @@ def test_the_reference_has_every_command_every_setting_and_every_name(site: tupl
     assert "## fedstill run\n" in text["commands"]
     assert "`--alpha`" in text["commands"]
     assert "## fedstill results verify\n" in text["commands"]
+    assert "| `WHAT` | A method's name" in text["commands"]
     assert "| `rounds` | `20` | rounds of communication (T) |" in text["settings"]
     for name in fedstill.names():
         assert f"fs.{name}" in text["python"], name
@@ -102,4 +104,14 @@ def test_lists_that_follow_a_paragraph_are_set_apart_but_not_in_code(site: tuple
     page = Page(None, files.src_uris["index.md"], config)
     text = "Choices\n1. one,\n   more\n2. two\n\n```\nx\n- y\n```\n- a\n"
     made = config.plugins.on_page_markdown(text, page=page, config=config, files=files)
-    assert made == "Choices\n\n1. one,\n   more\n2. two\n\n```\nx\n- y\n```\n\n- a\n"
+    assert made == "Choices\n\n1. one,\n    more\n2. two\n\n```\nx\n- y\n```\n\n- a\n"
+
+
+def test_a_list_inside_a_list_is_one_on_the_site_too(site: tuple[MkDocsConfig, Files]) -> None:
+    """GitHub takes two spaces for the inner list, Python's Markdown needs four; what follows it stays in the outer."""
+    config, files = site
+    page = Page(None, files.src_uris["index.md"], config)
+    text = "- outer\n  - one,\n    more\n  - two\n\n  after\n- next\n"
+    made = config.plugins.on_page_markdown(text, page=page, config=config, files=files)
+    shown = re.sub(r"\s+|</?p>", "", markdown.markdown(made))
+    assert shown == "<ul><li>outer<ul><li>one,more</li><li>two</li></ul>after</li><li>next</li></ul>"

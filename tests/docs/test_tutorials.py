@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +13,10 @@ from fedstill.report.catalogue import methods
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-NEEDS = {"privacy_budget": ("opacus", "dp_accounting")}
+NEEDS = {"privacy_budget": ("opacus", "dp_accounting"), "three_sites": ("flwr",)}
 """Examples that need an extra."""
+LONG = ("three_sites",)
+"""Examples that start a hub and sites: in sync always, run by `make docs-test`."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,8 @@ def test_a_notebook_is_in_step_with_its_script_and_runs(
     assert len(text.splitlines()) <= 60
     made = (notebooks.NOTEBOOKS / f"{script.stem}.ipynb").read_text(encoding="utf-8")
     assert made == notebooks.text(text), "make notebooks"
+    if script.stem in LONG and os.environ.get("FEDSTILL_DEPLOY_TESTS") != "all":
+        pytest.skip("long form: make docs-test")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(methods, "_entries", dict(methods._entries))  # what an example registers is forgotten
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

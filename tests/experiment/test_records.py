@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
@@ -28,28 +29,14 @@ SMALL: dict[str, Any] = {
     "workers": "inline",
 }
 
-TABLE = """
+TABLE = f"""
 title = "A tiny table"
 kind = "table"
 metrics = ["amp", "rounds_to:fedavg"]
-[base]
-data = "digits"
-samples = 300
-clients = 4
-active = 0.5
-rounds = 2
-model = "mlp"
-[[rows]]
-label = "FedAvg"
-method = { name = "fedavg", lr = 0.1, epochs = 1 }
-model = "active"
-[[rows]]
-label = "FedAvg (OCA)"
-method = { name = "fedavg", lr = 0.1, epochs = 1 }
-model = "overall"
-[[rows]]
+{preset_base()}
+{FEDAVG_ROWS}[[rows]]
 label = "FedProx"
-method = { name = "fedprox", lr = 0.1, epochs = 1 }
+method = {{ name = "fedprox", lr = 0.1, epochs = 1 }}
 model = "active"
 [[columns]]
 label = "all"

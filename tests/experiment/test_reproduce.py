@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import UsageError
@@ -21,50 +22,35 @@ from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.report import paper_table, progress
 
-TABLE = """
+TABLE = f"""
 title = "A tiny table"
 paper = "Nobody"
 source = "table 0"
 kind = "table"
 metrics = ["amp", "rounds_to:fedavg", "speedup"]
-[base]
-data = "digits"
-samples = 400
-clients = 4
-active = 0.5
-rounds = 3
-model = "mlp"
-[full]
+{preset_base(samples=400, rounds=3)}[full]
 rounds = 9
-[[rows]]
-label = "FedAvg"
-method = { name = "fedavg", lr = 0.1, epochs = 1 }
-model = "active"
-[[rows]]
-label = "FedAvg (OCA)"
-method = { name = "fedavg", lr = 0.1, epochs = 1 }
-model = "overall"
-[[rows]]
+{FEDAVG_ROWS}[[rows]]
 label = "FedProx"
-method = { name = "fedprox", lr = 0.1, epochs = 1 }
+method = {{ name = "fedprox", lr = 0.1, epochs = 1 }}
 model = "global"
-full_method = { mu = 0.5 }
+full_method = {{ mu = 0.5 }}
 [[rows]]
 label = "FedNothing"
-method = { name = "fednothing" }
+method = {{ name = "fednothing" }}
 [[columns]]
 label = "α = 1"
-set = { partition = { name = "dirichlet", alpha = 1.0 } }
-methods = { fedprox = { mu = 0.125 } }
+set = {{ partition = {{ name = "dirichlet", alpha = 1.0 }} }}
+methods = {{ fedprox = {{ mu = 0.125 }} }}
 [[columns]]
 label = "α = 0.1"
-set = { partition = { name = "dirichlet", alpha = 0.1 }, rounds = 2 }
-full_set = { rounds = 4 }
+set = {{ partition = {{ name = "dirichlet", alpha = 0.1 }}, rounds = 2 }}
+full_set = {{ rounds = 4 }}
 only = ["FedAvg"]
 [numbers."FedAvg"]
-"α = 1" = { amp = [0.5, 0.01], "rounds_to:fedavg" = 3, speedup = 1 }
+"α = 1" = {{ amp = [0.5, 0.01], "rounds_to:fedavg" = 3, speedup = 1 }}
 [numbers."FedProx"]
-"α = 1" = { amp = 0.25, "rounds_to:fedavg" = ">3", speedup = "<1" }
+"α = 1" = {{ amp = 0.25, "rounds_to:fedavg" = ">3", speedup = "<1" }}
 """
 
 

@@ -29,7 +29,11 @@ def plan_of(name: str, public: Path) -> dict[str, Any]:
     return {**plan, "public": str(public)} if method.needs_public else plan
 
 
-@pytest.mark.parametrize("name", [n if n in ("fedavg", "fedtkd") else pytest.param(n, marks=LONG) for n in methods])
+DEPLOYED = [name for name in methods if methods[name].federated]
+"""Every registered method but what is no federation."""
+
+
+@pytest.mark.parametrize("name", [n if n in ("fedavg", "fedtkd") else pytest.param(n, marks=LONG) for n in DEPLOYED])
 def test_the_deployed_model_is_the_simulated_one(
     name: str, federation: Federation, sites_data: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -11,8 +11,8 @@ from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedDistillPlus
-from fedstill.methods.feddistill_plus import MeanLogitsAndWeights, Shared, fused
-from fedstill.methods.fedhe import ClassWisdom, MeanLogits
+from fedstill.methods.class_logits import MeanLogitsAndWeights, Shared
+from fedstill.methods.fedhe import ClassWisdom, MeanLogits, fused
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.learner import predict
 from fedstill.parts.robust import Krum

@@ -12,7 +12,7 @@ from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
-from fedstill.methods import FedProto, Local
+from fedstill.methods import FedProto, FedTGP, Local
 from fedstill.methods.local import Nothing
 from fedstill.parts.class_knowledge import GlobalPrototypes, Prototypes, prototype_gap
 from fedstill.parts.losses import cross_entropy
@@ -64,8 +64,9 @@ def test_the_server_averages_over_those_that_have_a_class() -> None:
     assert FedProto().facts(env, after) == {"known_classes": 3}
 
 
-def test_without_prototypes_it_is_local_training_to_the_bit() -> None:
-    method, alone = FedProto(lr=0.1, epochs=2, weight=0.0), Local(lr=0.1, epochs=2)
+@pytest.mark.parametrize("form", [FedProto, FedTGP])
+def test_without_prototypes_it_is_local_training_to_the_bit(form: type[FedProto] | type[FedTGP]) -> None:
+    method, alone = form(lr=0.1, epochs=2, weight=0.0), Local(lr=0.1, epochs=2)
     env, data = scene(method)
     down = GlobalPrototypes(torch.ones(10, 64), torch.ones(10).bool())
     mine, _ = method.client(env, method.init_client(env), down, data)

@@ -126,6 +126,48 @@ def test_pointing_at_a_curve_tells_its_numbers_and_a_click_switches_it_off(
     assert (told(source, "after"), told(source, "pressed")) == (12, "false")
 
 
+def test_every_chart_gives_its_numbers_as_csv_and_itself_as_a_picture(
+    page: Path, comparison: Path, tmp_path: Path
+) -> None:
+    """Four curves, four bar charts, AMP against bytes, bytes by field, time, who holds what: each has both buttons."""
+    script = SAY + (
+        "const files = [];"
+        "const asked = [...document.querySelectorAll('.save button')];"
+        "const read = (blob) => blob.arrayBuffer().then((b) => [...new Uint8Array(b)]);"
+        "saving.offer = (name, blob) => { files.push(read(blob).then((b) => [name, b])); };"
+        "say('charts', document.querySelectorAll('svg.chart').length);"
+        "asked.forEach((button) => button.click());"
+        "setTimeout(() => Promise.all(files).then((all) => {"
+        "const text = (b) => new TextDecoder().decode(new Uint8Array(b));"
+        "say('csv', all.filter(([n]) => n.endsWith('csv')).map(([n, b]) => [n, text(b)]));"
+        "say('png', all.filter(([n]) => n.endsWith('png')).map(([n, b]) => [n, b.slice(0, 24)]));"
+        "}), 2000);"
+    )
+    source, console = dom(with_script(page, script, tmp_path / "page.html"), tmp_path)
+    assert console == []
+    tables, pictures = dict(told(source, "csv")), dict(told(source, "png"))
+    assert len(told(source, "csv")) == told(source, "charts") + 2 == 12  # and two that are bars of HTML
+    assert len([name for name in pictures if not name.startswith("fed")]) >= 8
+    for name, head in pictures.items():
+        assert bytes(head[:8]) == b"\x89PNG\r\n\x1a\n", name
+        width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
+        assert min(width, height) > 60, name
+    lines = tables["amp.csv"].splitlines()
+    assert lines[0] == "line,round,AMP (mean),spread"
+    values = [rows(comparison / f"fedkf-{s}")[-1]["models"]["overall"]["amp"] for s in (1, 2)]
+    label, place, value, spread = next(line for line in lines if line.startswith("fedkf · overall,3,")).split(",")
+    assert (label, place) == ("fedkf · overall", "3")
+    assert float(value) == pytest.approx(100 * fmean(values))
+    assert float(spread) == pytest.approx(100 * stdev(values))
+    held = [line.split(",") for line in tables["who-holds-what.csv"].splitlines()]
+    counts = json.loads((comparison / "fedavg-1" / "partition.json").read_text())["counts"]
+    assert held[1:] == [[str(k), *map(str, row)] for k, row in enumerate(counts)]
+    parts = [line.split(",") for line in tables["bytes-by-field.csv"].splitlines()[1:]]
+    sent = {(experiment, part): float(value) for experiment, part, value in parts}
+    up = [sum(r["bytes"]["up"]["weights"] for r in rows(comparison / f"fedavg-{s}")) for s in (1, 2)]
+    assert sent["fedavg", "weights ↑"] == fmean(up)
+
+
 def test_numbers_are_rounded_as_python_rounds_them(page: Path, tmp_path: Path) -> None:
     """Ties go to the even digit in both: 0.125 → 0.12, 0.375 → 0.38, 84.125 → 84.12."""
     numbers = [0.125, 0.375, 84.125, 84.135, 2.5, 0.005, 1e-9, 99.995, 84.16666666666667, -0.125, 1000 / 3]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from smallest import preset_base
 
 from fedstill import cli
 from fedstill.core.errors import UsageError
@@ -21,33 +22,25 @@ from fedstill.report.ranks import cliques
 
 ROOT = Path(__file__).parents[2]
 
-BOARD = """
+BOARD = f"""
 title = "A tiny board"
 kind = "table"
 metrics = ["amp", "fm", "wlp", "accuracy"]
-[base]
-data = "digits"
-samples = 300
-clients = 4
-active = 0.5
-rounds = 2
-evaluate_every = 2
-model = "mlp"
-[[rows]]
+{preset_base(evaluate_every=2)}[[rows]]
 label = "fedavg"
-method = { name = "fedavg", lr = 0.1, epochs = 1 }
+method = {{ name = "fedavg", lr = 0.1, epochs = 1 }}
 [[rows]]
 label = "fedprox"
-method = { name = "fedprox", lr = 0.1, epochs = 1 }
+method = {{ name = "fedprox", lr = 0.1, epochs = 1 }}
 [[rows]]
 label = "local"
-method = { name = "local", lr = 0.1, epochs = 1 }
+method = {{ name = "local", lr = 0.1, epochs = 1 }}
 [[columns]]
 label = "α = 1"
-set = { partition = { name = "dirichlet", alpha = 1.0 } }
+set = {{ partition = {{ name = "dirichlet", alpha = 1.0 }} }}
 [[columns]]
 label = "α = 0.1"
-set = { partition = { name = "dirichlet", alpha = 0.1 } }
+set = {{ partition = {{ name = "dirichlet", alpha = 0.1 }} }}
 [[claims]]
 text = "FedAvg is better than FedProx"
 left = "fedavg"

@@ -169,11 +169,6 @@ def bad_number(where: object, name: str, row: int, value: object, others: int) -
     )
 
 
-def texts_of(column: pa.ChunkedArray) -> list[str | None]:
-    """A column's values as texts; None where one is missing."""
-    return [None if value is None else str(value) for value in column.to_pylist()]
-
-
 def listed(names: Iterable[str], most: int = 8) -> str:
     """Names for one line: the first few, and how many more."""
     every = list(names)

@@ -58,10 +58,6 @@ class Shown:
         shown = f"{self.factor * value:.{self.digits}f}"
         return shown + (f" ± {self.factor * spread:.{self.digits}f}" if spread else "")
 
-    def reaches(self, value: float, target: float) -> bool:
-        """Is the value at least as good as the target?"""
-        return self.direction * value >= self.direction * target
-
     def plain(self) -> dict[str, Any]:
         """As JSON."""
         return by_field(self, Shown)

@@ -109,7 +109,7 @@ def page(
         "leaves": sections.leaves(data),
         "runs": sections.runs(data, command),
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
-        "js": asset("charts.js") + asset("page.js") + asset("shell.js"),
+        "js": asset("save.js") + asset("charts.js") + asset("page.js") + asset("shell.js"),
     }
     there: dict[str, Any] = {"health": health, "lead": lead, "sites": gained, "pictures": figures, "privacy": kept}
     there["trust"] = any("trust" in run for run in data["runs"])

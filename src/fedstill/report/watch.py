@@ -140,7 +140,7 @@ def page(title: str) -> str:
     for name, part in {
         "title": escape(title),
         "css": html.asset("page.css"),
-        "js": _scripts(("charts.js", "watch.js", "shell.js")),
+        "js": _scripts(("save.js", "charts.js", "watch.js", "shell.js")),
     }.items():
         text = text.replace(f"{{{{{name}}}}}", part)
     return text

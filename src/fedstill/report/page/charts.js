@@ -59,6 +59,8 @@ const charts = (() => {
     const caption = html("figcaption", {}, options.title, " ", html("small", {}, options.unit || ""));
     const plot = svg("svg", { class: "chart", role: "img", tabindex: 0, "aria-label": `${options.title}: ${options.about || "curves"}` });
     const tip = html("div", { class: "tip", hidden: "" });
+    const numbers = () => [["line", options.x, `${options.title} (mean)`, "spread"], ...lines.flatMap((line) => line.points.map((p) => [line.label, ...p]))];
+    caption.append(saving.buttons(options.title, numbers, () => plot, () => lines));
     figure.append(caption, plot, tip);
     host.append(figure);
     let lines = [], scale = null, cross = null, at = null;
@@ -192,7 +194,8 @@ const charts = (() => {
     const figure = html("figure", {});
     const plot = svg("svg", { class: "chart", role: "img", "aria-label": options.about });
     const tip = html("div", { class: "tip", hidden: "" });
-    figure.append(html("figcaption", {}, options.title, html("br", {}), html("small", {}, options.note)), plot, tip);
+    const save = saving.buttons(`${options.title}, every client`, () => [["client", "value"], ...items.map((item) => [item.title, item.value])], () => plot);
+    figure.append(html("figcaption", {}, options.title, save, html("br", {}), html("small", {}, options.note)), plot, tip);
     host.append(figure);
     const items = [...options.items].sort((a, b) => a.value - b.value || a.name - b.name);
     const height = 120;
@@ -242,7 +245,7 @@ const charts = (() => {
     const figure = html("figure", { class: "dots" });
     const plot = svg("svg", { class: "chart", role: "img", "aria-label": `samples of ${classes} classes at ${clients} clients` });
     const tip = html("div", { class: "tip", hidden: "" });
-    figure.append(plot, tip);
+    figure.append(saving.buttons("Who holds what", () => [["client", ...names], ...counts.map((row, k) => [k, ...row])], () => plot), plot, tip);
     host.append(figure);
     const most = Math.max(1, ...counts.map((row) => Math.max(...row)));
     const totals = counts.map((row) => row.reduce((a, b) => a + b, 0));
@@ -297,6 +300,23 @@ const charts = (() => {
     draw();
   }
 
+  /* Horizontal bars of parts as a drawing, for a picture of them. rows: [{label, parts: [{name, value}]}] */
+  function stackPlot(rows, paint, format) {
+    const width = 640, high = 24, left = 190, plot = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${high * rows.length}` });
+    const longest = Math.max(1e-12, ...rows.map((row) => row.parts.reduce((a, p) => a + p.value, 0)));
+    rows.forEach((row, i) => {
+      let x = left;
+      svg("text", { x: left - 8, y: i * high + 16, "text-anchor": "end" }, plot).textContent = row.label.length > 30 ? `${row.label.slice(0, 29)}…` : row.label;
+      for (const part of row.parts) {
+        const wide = ((width - left - 90) * part.value) / longest;
+        svg("rect", { x, y: i * high + 3, width: wide, height: high - 6, fill: paint(part.name) }, plot);
+        x += wide;
+      }
+      svg("text", { x: x + 6, y: i * high + 16 }, plot).textContent = format(row.parts.reduce((a, p) => a + p.value, 0));
+    });
+    return plot;
+  }
+
   const bytes = (count) => {
     for (const unit of ["B", "kB", "MB", "GB"]) {
       if (count < 1000 || unit === "GB") return unit === "B" ? `${fixed(count, 0)} B` : `${fixed(count, 1)} ${unit}`;
@@ -313,5 +333,5 @@ const charts = (() => {
   const byKey = (metrics) => Object.fromEntries(metrics.map((metric) => [metric.key, metric]));
   const shown = (metric, value) => `${fixed(metric.factor * value, metric.digits)} ${metric.unit}`;
 
-  return { byKey, shown, svg, html, fixed, mean, deviation, lineChart, barChart, dotChart, bytes, time, colour, DASH };
+  return { byKey, shown, svg, html, fixed, mean, deviation, lineChart, barChart, dotChart, stackPlot, bytes, time, colour, DASH };
 })();

@@ -171,10 +171,18 @@
   }
 
   /* ---- what was sent --------------------------------------------------------------------------------------- */
-  function stack(host, keysHost, rows, format) {
+  function stack(host, keysHost, rows, format, title) {
     const names = [...new Set(rows.flatMap((row) => row.parts.map((p) => p.name)))];
     const paint = (name) => colour((names.indexOf(name) + 0) % 10);
     keysHost.replaceChildren(...names.map((name) => html("span", {}, html("i", { class: "dot", style: `background:${paint(name)}` }), name)));
+    const drawing = () => {  // only while it is copied: its colours are the page's
+      const plot = charts.stackPlot(rows, paint, format), box = html("div", { style: "position:absolute;left:-9999px" }, plot);
+      document.body.append(box);
+      setTimeout(() => box.remove(), 1000);
+      return plot;
+    };
+    const numbers = () => [["experiment", "part", "mean over seeds"], ...rows.flatMap((row) => row.parts.map((p) => [row.label, p.name, p.value]))];
+    keysHost.append(saving.buttons(title, numbers, drawing, () => names.map((name) => ({ label: name, colour: paint(name) }))));
     const longest = Math.max(1e-12, ...rows.map((row) => row.parts.reduce((a, p) => a + p.value, 0)));
     host.replaceChildren(...rows.flatMap((row) => {
       const total = row.parts.reduce((a, p) => a + p.value, 0);
@@ -207,7 +215,7 @@
     stack(byId("traffic-stack"), byId("traffic-keys"), groups.map((group) => ({
       label: group.label,
       parts: chosen.flatMap((way) => [...new Set(runs(group.runs).flatMap((run) => Object.keys(run.fields[way])))].map((name) => ({ name: `${name} ${way === "up" ? "↑" : "↓"}`, value: part(group, way, name) }))),
-    })), bytes);
+    })), bytes, "Bytes by field");
   }
 
   /* ---- time ------------------------------------------------------------------------------------------------ */
@@ -215,7 +223,7 @@
     stack(byId("time-stack"), byId("time-keys"), inside(data.groups).map((group) => ({
       label: group.label,
       parts: [...new Set(runs(group.runs).flatMap((run) => Object.keys(run.seconds)))].map((name) => ({ name, value: mean(runs(group.runs).map((run) => run.seconds[name] || 0)) })),
-    })), time);
+    })), time, "Time per phase");
   }
 
   /* ---- partition, trust ------------------------------------------------------------------------------------ */
@@ -250,7 +258,10 @@
       for (let k = 0; k < count; k++) if (k % step === 0 || run.malicious.includes(k)) svg("text", { x: 28, y: (k + 0.5) * high + 4, "text-anchor": "end", class: run.malicious.includes(k) ? "worst" : "" }, plot).textContent = String(k);
       svg("text", { x: 34, y: high * count + 14 }, plot).textContent = `round ${rounds[0]} … ${rounds.at(-1)}`;
       const score = precision.at(-1) === null ? "" : `, last round: precision ${fixed(precision.at(-1), 2)}, recall ${fixed(recall.at(-1), 2)}`;
-      host.append(html("figure", {}, html("figcaption", {}, `${group.label}, seed ${run.seed}`, html("br", {}), html("small", {}, `green: trusted, red: shut out${run.malicious.length ? "; red numbers: malicious" : ""}${score}`)), plot));
+      const words = { "+": "trusted", "-": "shut out", " ": "" };
+      const numbers = () => [["round", ...[...signs[0]].map((_, k) => `client ${k}`)], ...signs.map((row, t) => [rounds[t], ...[...row].map((sign) => words[sign])])];
+      const save = saving.buttons(`Who was trusted, ${group.label}, seed ${run.seed}`, numbers, () => plot);
+      host.append(html("figure", {}, html("figcaption", {}, `${group.label}, seed ${run.seed}`, save, html("br", {}), html("small", {}, `green: trusted, red: shut out${run.malicious.length ? "; red numbers: malicious" : ""}${score}`)), plot));
     }
   }
 
