@@ -44,3 +44,9 @@ def test_every_metric_can_be_read(name: str) -> None:
     asked = {metric for cell in read_preset(name).cells() for metric in cell.metrics}
     for metric in asked:
         check(metric)
+
+
+def test_every_method_of_the_board_has_a_tuned_rate() -> None:
+    """The board says that the rate was chosen by the same trials for all but those that are made for one round."""
+    wanted = {name for name in methods if not methods[name].one_round}
+    assert set(read_preset("leaderboard/board").content["tuned"]) == wanted
