@@ -39,12 +39,12 @@ def series_of(results: Sequence[Result]) -> list[Series]:
     chapters: dict[str, list[Result]] = {}
     for result in results:
         chapters.setdefault(str(result.experiment["data"]), []).append(result)
-    return [
-        Series(chapter, tables.label(group[0].experiment, inside), model, tuple(sorted(group, key=_seed)))
-        for chapter, inside in chapters.items()
-        for group in tables.groups(inside)
-        for model in group[0].models
-    ]
+    found = []
+    for chapter, inside in chapters.items():
+        for group in tables.groups(inside):
+            name, runs = tables.label(group[0].experiment, inside), tuple(sorted(group, key=_seed))
+            found += [Series(chapter, name, model, runs) for model in group[0].models]
+    return found
 
 
 def _seed(result: Result) -> int:
@@ -126,13 +126,7 @@ def _run(result: Result, shared: _Shared) -> dict[str, Any]:
         "planned": plan.get("rounds", len(rows)),
         "done": len(rows),
         "rounds": [row["round"] for row in evaluated],
-        "models": {
-            model: {
-                **{metric.key: result.curve(model, metric.key) for metric in result.metrics},
-                "clients": result.per_client(model),
-            }
-            for model in result.models
-        },
+        "models": {model: _curves(result, model) for model in result.models},
         "fields": result.bytes_by_field(),
         "traffic": {way: _traffic(result, way) for way in ("down", "up")},
         "turns": sum(len(row["active"]) for row in rows),
@@ -148,6 +142,12 @@ def _run(result: Result, shared: _Shared) -> dict[str, Any]:
     }
     trust = _trust(rows, plan)
     return {**known, **({"trust": trust} if trust else {})}
+
+
+def _curves(result: Result, model: str) -> dict[str, Any]:
+    """Every metric of a model over the rounds, and how it serves every client at the end."""
+    curves: dict[str, Any] = {metric.key: result.curve(model, metric.key) for metric in result.metrics}
+    return {**curves, "clients": result.per_client(model)}
 
 
 def _read(folder: RunDir, name: str) -> Any:
