@@ -93,7 +93,7 @@ class Experiment(Value):
         option=True,
         doc="worker processes (auto: one per core), inline, or threads; never changes the bits",
     )
-    device: Literal["cpu", "cuda", "mps", "auto"] = setting("cpu", option=True, doc="where clients compute")
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("cpu", option=True, doc="where clients compute")
     patience: int | None = setting(
         None,
         ge=1,
