@@ -32,7 +32,7 @@ RUN: list[tuple[str, str]] = [
     ("fedavg --set optimizer=sdg", "optimizer = 'sdg': must be one of"),
     ("fedkf --set profile=author", "profile = 'author': must be one of"),
     ("fedkf --set generator=gan", "gan"),
-    ("fedavg --device tpu", "device = 'tpu': must be one of auto, cpu, cuda, mps"),
+    ("fedavg --device tpu", "'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),
     ("fedavg --set transport=mail", "transport = 'mail': must be one of"),
     ("fedavg --set transport=flower", "fedstill deploy"),
     ("fedavg --set metric=acuracy", "acuracy"),

@@ -327,7 +327,7 @@ def test_an_enrolment_says_counts_only(sites_data: dict[str, Path], tmp_path: Pa
     from fedstill.flower.messages import FORMAT, Enrol, answer
 
     site = Site("site-a", str(sites_data["site-a"]), tmp_path)
-    plan = experiment({**AVG, "clients": 3}).plain()
+    plan = experiment({**AVG, "clients": 3, "active": 1.0}).plain()
     asked = Enrol(run="r", run_id="0" * 32, format=FORMAT, experiment=json.dumps(plan), signature="")
     found = answer(site.answer(asked.dumps())[0])
     assert isinstance(found, Enrolled)

@@ -86,10 +86,11 @@ def test_a_container_has_one_partys_secrets(services: dict[str, Any]) -> None:
 
 
 def test_a_container_runs_as_nobody_in_particular(services: dict[str, Any]) -> None:
+    recipe = (DOCS.parents[1] / "Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"^USER fedstill$", recipe, re.M)
+    assert recipe.index("USER fedstill") < recipe.index("ENTRYPOINT")
     for service in services.values():
-        recipe = service["build"]["dockerfile_inline"]
-        assert re.search(r"^USER fedstill$", recipe, re.M)
-        assert recipe.index("USER fedstill") < recipe.index("ENTRYPOINT")
+        assert service["build"] == {"context": "../.."}
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]

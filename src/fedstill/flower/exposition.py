@@ -20,7 +20,7 @@ class Family:
         >>> print(Family("up", "Is it up?", "gauge", [({"site": 'a"b'}, 1)]).text(), end="")
         # HELP up Is it up?
         # TYPE up gauge
-        up{site="a\\\\"b"} 1
+        up{site="a\\"b"} 1
         """
         lines = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.type}"]
         for labels, value in self.samples:
