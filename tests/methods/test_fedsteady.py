@@ -18,6 +18,7 @@ from fedstill.parts.gather import Remember
 
 
 def prepared(method):
+    torch.manual_seed(1)
     ready = stage(small_experiment(method), Storage())
     env, data = ready.env.at(1, 0), ready.party(0).data
     start_weights = env.initial()
