@@ -182,6 +182,40 @@ def test_a_finished_run_that_cannot_be_read_stops_no_other(table: Path, tmp_path
     assert [record.cell for record in archive] == ["tiny · FedProx × all"]
 
 
+def test_a_teacher_and_each_of_its_students_have_a_record_and_a_number_of_their_own(tmp_path: Path) -> None:
+    """One run makes the teacher of all three rows; two epochs of it, and of students of two generators."""
+    table = tmp_path / "students.toml"
+    rows = "".join(
+        f"[[rows]]\nlabel = '{label}'\nmodel = '{model}'\n"
+        f"method = {{ name = 'fedkf', lr = 0.2, noise = 8, channels = 4, generator = '{generator}' }}\n"
+        for label, model, generator in (
+            ("Teacher", "teacher", "light"),
+            ("Student", "student", "light"),
+            ("Noise", "student", "noise"),
+        )
+    )
+    table.write_text(
+        "title = 'students'\nkind = 'centralised'\nmetrics = ['accuracy']\n"
+        "[base]\ndata = 'digits'\nclients = 1\nactive = 1.0\nrounds = 2\nlocal_test = 0.0\nmodel = 'mlp'\n"
+        f"{rows}[[columns]]\nlabel = 'digits'\n"
+    )
+    archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
+    assert queue.carry_on(archive, out, budget=1e6, at_once=1, order=[queue.Turn(str(table))]) == {}
+    assert len(archive.records) == 3
+    entries, done = reproduce.recorded(reproduce.plan(read_preset(str(table)), out), archive)
+    found = {n.row: n.ours for n in reproduce.numbers(entries, done, {})}
+    students = {
+        r.experiment["method"]["generator"]: r.curves["student"]["accuracy"][-1]
+        for r in archive.records
+        if "student" in r.curves
+    }
+    (teacher,) = (r for r in archive.records if "student" not in r.curves)
+    assert found["Student"] == [students["light"]]
+    assert found["Noise"] == [students["noise"]]
+    assert found["Teacher"] == [teacher.curves["active"]["accuracy"][-1]]
+    assert len({found[row][0] for row in found}) == 3
+
+
 def test_the_queue_takes_no_settings_of_a_single_table(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--all", "--seeds", "3"], ["--all", "fedkf/table5"], []):
         with pytest.raises(SystemExit) as leave:

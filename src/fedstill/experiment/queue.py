@@ -106,22 +106,24 @@ def carry_on(
 ) -> dict[Path, str]:
     """Run what is missing for `budget` seconds and add a record of each; returns why runs failed, by folder."""
     until = time.monotonic() + budget
-    asked = {one.job.path: one for one in wanted(turns() if order is None else order, archive, out)}
+    asked: dict[Path, list[Asked]] = {}  # a teacher and its students are asked for by one run
+    for one in wanted(turns() if order is None else order, archive, out):
+        asked.setdefault(one.job.path, []).append(one)
 
     unread: dict[Path, str] = {}
 
     def recorded(news: News) -> None:
-        one = asked[news.job.path]
         if news.what in ("kept", "done"):
             try:
-                _record(one, archive, (news.row or {}).get("cpu_seconds"))
+                for one in asked[news.job.path]:
+                    _record(one, archive, (news.row or {}).get("cpu_seconds"))
             except FedstillError as error:  # one run that cannot be read stops no other
-                unread[one.job.path] = str(error)
+                unread[news.job.path] = str(error)
         tell(news)
 
     out.mkdir(parents=True, exist_ok=True)
     with writing(out, wait=5):
-        failed = batch.run_all([one.job for one in asked.values()], at_once, recorded, until)
+        failed = batch.run_all([ones[0].job for ones in asked.values()], at_once, recorded, until)
     return {**failed, **unread}
 
 

@@ -15,7 +15,7 @@ from fedstill.experiment.batch import Job
 from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
-from fedstill.experiment.records import Archive
+from fedstill.experiment.records import Archive, record_id
 from fedstill.experiment.result import Result
 from fedstill.experiment.table_metrics import Beyond, Reading, check, reading
 from fedstill.parts.attacks import attacks
@@ -169,15 +169,16 @@ def recorded(entries: Sequence[Entry], archive: Archive) -> tuple[list[Entry], d
             record = archive.find(asked if student else job.plan)
             if record is not None:
                 there.append((asked, job))
-                done[_student(job.path) if student else job.path] = record.result(asked.rounds)
+                done[_student(job.path, asked) if student else job.path] = record.result(asked.rounds)
         why_not = entry.why_not or ("" if there or not entry.jobs else "not run yet")
         plans, jobs = tuple(asked for asked, _ in there), tuple(job for _, job in there)
         kept.append(replace(entry, plans=plans, jobs=jobs, why_not=why_not) if entry.jobs else entry)
     return kept, done
 
 
-def _student(teacher: Path) -> Path:
-    return teacher / "student"
+def _student(teacher: Path, plan: Experiment) -> Path:
+    """Where a student stands among the results: a teacher's folder may have several."""
+    return teacher / f"student-{record_id(plan)}"
 
 
 def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mapping[Path, str]) -> list[Number]:
@@ -185,7 +186,8 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
     found = []
     for entry in entries:
         reason = entry.why_not or next((failed[j.path] for j in entry.jobs if j.path in failed), "")
-        if not reason and any(job.path not in done and _student(job.path) not in done for job in entry.jobs):
+        runs = zip(entry.plans, entry.jobs, strict=False)
+        if not reason and any(job.path not in done and _student(job.path, plan) not in done for plan, job in runs):
             reason = "not finished"
         ours: list[Mapping[str, Reading]] = []
         if not reason:
@@ -207,9 +209,10 @@ def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[
     if set(cell.metrics) <= set(passes.METRICS):
         return dict(passes.passes(plan)) if cell.metrics else {}
     path = entry.jobs[place].path
-    if _student(path) in done:
-        return {metric: done[_student(path)].last("student")["accuracy"] for metric in cell.metrics}
     if cell.model == "student":
+        recorded_student = done.get(_student(path, plan))
+        if recorded_student is not None:
+            return {metric: recorded_student.last("student")["accuracy"] for metric in cell.metrics}
         return {metric: taught(plan, path).accuracies[-1] for metric in cell.metrics}
     model = "active" if cell.model == "teacher" else cell.model
     fedavg = _yardstick(entry, entries)
