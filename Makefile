@@ -28,7 +28,7 @@ test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites
 FLWR ?= 1.42.0
 test-flwr: $(VENV)/ready ## the deployed tests with another version of Flower: make test-flwr FLWR=1.42.0
 	$(BIN)/pip install -q --no-deps --upgrade --target build/flwr-$(FLWR) flwr==$(FLWR)
-	PYTHONPATH=build/flwr-$(FLWR) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower
+	PYTHONPATH=$(CURDIR)/build/flwr-$(FLWR) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower
 
 check: $(VENV)/ready ## lint, types, coverage of the rooms everything stands on
 	$(BIN)/ruff check src tests benchmarks
@@ -58,6 +58,11 @@ release-check: $(VENV)/ready ## wheel and sdist: built, checked, installed into 
 	build/empty/bin/pip install -q -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)" dist/*.whl
 	cd build && empty/bin/fedstill --version && empty/bin/fedstill demo --rounds 1
 
+PEERS ?= $(HOME)/.cache/fedstill-peers
+bench: $(VENV)/ready ## every benchmark, on a machine that does nothing else (20 minutes), into its records and docs/benchmarks.md
+	$(BIN)/python benchmarks/all.py --prepare --cache $(PEERS)
+	$(BIN)/python benchmarks/all.py --cache $(PEERS)
+
 results: $(VENV)/ready ## tables in README and docs, made from the records in results/; the leaderboard's page
 	$(BIN)/fedstill results pages README.md docs
 	$(BIN)/fedstill leaderboard -o leaderboard.html
@@ -69,4 +74,4 @@ format: $(VENV)/ready ## let ruff format the code
 clean: ## remove what was built
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage
 
-.PHONY: help setup demo test test-deploy test-flwr check docs docs-test newcomer notebooks release-check results format clean
+.PHONY: help setup demo test test-deploy test-flwr check docs docs-test newcomer notebooks release-check bench results format clean

@@ -1,6 +1,6 @@
 """What a round over three idle sites costs beyond the training itself: hub, three sites and deploy on this machine.
 
-    python benchmarks/deploy.py [rounds]
+    python benchmarks/deploy.py [rounds] [--record]
 
 Prints seconds a round for training and evaluation, with TLS and keys, and fails above five seconds.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measured import machine, note
 
 BUDGET = 5.0
 FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
@@ -39,7 +40,8 @@ def started(words: list[str], log: Path, until: str) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    about = machine()
+    rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 20)
     from fedstill.flower.flwr_env import prepare
 
     folder = Path(tempfile.mkdtemp(prefix="fedstill-bench-"))
@@ -80,7 +82,7 @@ def main() -> None:
             began = time.perf_counter()
             home = deploy(line, "bench", deployable(plan).plain(), folder / "home", 60.0, lambda told: None)
             whole = time.perf_counter() - began
-        report(RunDir.open(home).rows(), whole)
+        report(RunDir.open(home).rows(), whole, about)
     finally:
         for process in processes:
             process.terminate()
@@ -88,7 +90,7 @@ def main() -> None:
             process.wait(20)
 
 
-def report(rows: list[dict[str, Any]], whole: float) -> None:
+def report(rows: list[dict[str, Any]], whole: float, about: dict[str, Any]) -> None:
     clients = [row["seconds"]["clients"] - max(row["client_seconds"].values()) for row in rows]
     exams = [row["seconds"]["evaluate"] for row in rows]
     both = [a + b for a, b in zip(clients, exams, strict=True)]
@@ -97,6 +99,7 @@ def report(rows: list[dict[str, Any]], whole: float) -> None:
             f"{title:<6} median {statistics.median(values):.2f} s   worst {max(values):.2f} s  a round beyond training"
         )
     print(f"{len(rows)} rounds in {whole:.1f} s, from `deploy` to the run folder at home")
+    note("deploy", {"median": statistics.median(both), "worst": max(both), "turns": statistics.median(clients)}, about)
     if statistics.median(both) > BUDGET:
         raise SystemExit(f"more than {BUDGET:g} s a round")
 

@@ -1,6 +1,7 @@
 """Fuzzed messages through the doors of a hub and of a site, and what that costs them in memory.
 
-    python benchmarks/door.py [messages]
+    python benchmarks/door.py [messages]          so many through each of the two doors (100,000)
+    python benchmarks/door.py hub|site messages   through one of them
 
 Good messages are changed at random: bytes of the head, bytes of the body, fields of the head, Flower's own objects
 around them. Each travels as Flower's objects to its reader and passes everything that a real one passes: the parcel,
@@ -127,6 +128,8 @@ class Tally:
         self.ends["taken" if why is None else "refused"] += 1
         if why is not None and not (why.isprintable() and len(why) < 1000):
             raise SystemExit(f"a refusal that is no line: {why!r}")
+        if self.messages % 10_000 == 0:
+            print(f"  {self.messages:,} messages, {memory():.0f} MiB at most so far", file=sys.stderr, flush=True)
 
 
 def data(folder: Path) -> Path:

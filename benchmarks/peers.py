@@ -18,7 +18,6 @@ first rounds and the last, in which models are examined, do not count. Options: 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,6 @@ import tempfile
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +33,11 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "contestants"))
+sys.path[:0] = [str(HERE), str(HERE / "contestants")]
+from measured import PAGE, RECORDS, machine, newest, put, spread  # noqa: E402
 from work import Work, plainly  # noqa: E402
 
-RECORD = HERE / "records" / "peers.json"
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+RECORD = RECORDS / "peers.json"
 BEGIN, END = "<!-- peers.py --table -->", "<!-- end of peers -->"
 
 WORK = {
@@ -188,11 +186,14 @@ def spoken(one: Mapping[str, Any]) -> str:
 
 
 def rows(record: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The record as a table: medians over repetitions, least to most, and how many times fedstill's time."""
+    """The record as a table: medians over repetitions, least to most, and how many times fedstill's time.
+
+    Of each workload the repetitions at the commit of its newest count.
+    """
     yield "| work | | ms a round | fedstill is faster by | accuracy | peak MiB | repetitions |"
     yield "|---|---|---|---|---|---|---|"
     for name, about in ABOUT.items():
-        known = [entry for entry in record if entry["work"] == name]
+        known = newest([entry for entry in record if entry["work"] == name])
         for who in CONTESTANTS:
             runs = [entry["runs"][who] for entry in known if who in entry["runs"]]
             done = [one for one in runs if "error" not in one]
@@ -216,37 +217,12 @@ def early(one: Mapping[str, Any], work: Work) -> str:
     return "" if rounds >= work.rounds else f" after {rounds} rounds"
 
 
-def spread(values: Sequence[float], digits: int, unit: str = "") -> str:
-    """Median, and least to most where there are several.
-
-    >>> spread([1.0, 3.0, 2.0], 1), spread([2.0], 1, "×"), spread([], 1)
-    ('2.0 (1.0–3.0)', '2.0×', '–')
-    """
-    if not values:
-        return "–"
-    middle = f"{statistics.median(values):.{digits}f}{unit}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f}–{max(values):.{digits}f})"
-
-
-def machine() -> dict[str, Any]:
-    """Where it was measured, and how busy the machine was with other things."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        "commit": commit.stdout.strip(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "data": "real" if os.environ.get("FEDSTILL_DATA") else "stand-in",
-    }
-
-
 def write_table() -> None:
     """Put the table of the record into the page, between its marks."""
     if not RECORD.exists():
         raise SystemExit(f"{RECORD}: no record yet; run a workload first, e.g. `python benchmarks/peers.py tiny`")
-    record = json.loads(RECORD.read_text())
+    whole = json.loads(RECORD.read_text())
+    record = [entry for name in ABOUT for entry in newest([one for one in whole if one["work"] == name])]
     dates = sorted({f"{e['machine']['date'][:10]} at {e['machine']['commit']}" for e in record})
     loads = [e["machine"]["load"] for e in record]
     note = (
@@ -254,10 +230,7 @@ def write_table() -> None:
         f"{record[-1]['machine']['cores']} cores, torch {record[-1]['machine']['torch']}; load before a repetition "
         f"{min(loads):.1f} to {max(loads):.1f})."
     )
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{note}\n\n" + "\n".join(rows(record)) + f"\n{END}{after}")
+    put(PAGE, BEGIN, END, f"{note}\n\n" + "\n".join(rows(record)))
     print("\n".join(rows(record)))
 
 

@@ -1,6 +1,6 @@
 """One round of FedAvg against the plain sequential PyTorch loop: same batches, same weights, how much faster?
 
-    python benchmarks/round.py
+    python benchmarks/round.py [--record]
 
 LeNet-5, four active clients of 150, 400, 600 and 1,200 samples, ten epochs, batches of 64. The plain loop is what one
 would write first: models in the default layout, ReLU then max-pool, torch's default threads, one client after another.
@@ -12,6 +12,7 @@ import time
 from itertools import pairwise
 
 import torch
+from measured import machine, note
 from torch import nn
 
 from fedstill.core.method import Env
@@ -53,6 +54,7 @@ def plain_round(env: Env, weights: dict[str, torch.Tensor], data: list) -> dict[
 
 
 def main() -> None:
+    about = machine()
     digits = fitted(load("mnist-5k"), (32,)).train
     digits = digits[torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))]
     edges = [0]
@@ -85,6 +87,7 @@ def main() -> None:
         f"plain loop {plain:.3f} s, fedstill {ours:.3f} s a round: {plain / ours:.2f}× faster; "
         f"weights differ by {apart:.1e}"
     )
+    note("round", {"faster": plain / ours, "plain": plain, "ours": ours, "apart": apart}, about)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Ten active clients of 100 to 1,000,000: does a round cost the same, in time and memory?
 
-    python benchmarks/scale.py
+    python benchmarks/scale.py [--record]
 
 FedAvg with the overall-clients aggregate, LeNet-5, a checkpoint every round, written as a run writes it. A client's
 data are made when its turn comes, so that only what the system keeps for clients can grow. Slots may hold 16 MiB in
@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from measured import machine, note
+
 ROUNDS, ACTIVE, SAMPLES = 40, 10, 100
 CLIENTS = (100, 1_000, 10_000, 100_000, 1_000_000)
 
@@ -32,7 +34,7 @@ def one(clients: int) -> None:
     from fedstill.core.shelf import Storage
     from fedstill.core.turn import Party
     from fedstill.data.kinds import Image
-    from fedstill.data.pixels import images
+    from fedstill.data.samples import Samples
     from fedstill.experiment.keeper import Keeper
     from fedstill.experiment.rundir import Checkpoint, RunDir
     from fedstill.methods import FedAvg
@@ -46,7 +48,7 @@ def one(clients: int) -> None:
         x = torch.randint(
             0, 256, (SAMPLES, 1, 32, 32), generator=rng.torch_stream(1, "data", client), dtype=torch.uint8
         )
-        return Party(images(x, torch.arange(SAMPLES) % 10, (0.5,), (0.3,)))
+        return Party(Samples(x, torch.arange(SAMPLES) % 10, Image((1, 32, 32), (0.5,), (0.3,))))
 
     def sample(t: int) -> list[int]:
         return [int(k) for k in rng.numpy_stream(1, "active", t).choice(clients, ACTIVE, replace=False)]
@@ -72,6 +74,7 @@ def one(clients: int) -> None:
 
 
 def main() -> None:
+    about = machine()
     found: dict[int, list[dict[str, float]]] = {clients: [] for clients in CLIENTS}
     for _ in range(2):  # in turn, so that a slow minute does not hit one K alone
         for clients in CLIENTS:
@@ -86,7 +89,11 @@ def main() -> None:
             f"({row['cpu'] / first['cpu']:.2f}×); "
             f"peak memory {row['peak']:.0f} MiB ({row['peak'] / first['peak']:.2f}×)"
         )
+    numbers = {f"{name} at {k}": row[name] for k, row in best.items() for name in ("seconds", "server", "peak")}
+    for title, name in (("time", "seconds"), ("cpu", "cpu")):
+        numbers.update({f"{title} at {k}": row[name] / first[name] for k, row in best.items()})
+    note("scale", numbers, about)
 
 
 if __name__ == "__main__":
-    one(int(sys.argv[1])) if len(sys.argv) > 1 else main()
+    one(int(sys.argv[1])) if sys.argv[-1].isdigit() else main()

@@ -1,6 +1,6 @@
 """Seconds of FedTKD's server modules, beside the paper's (table 6, 20 clients: identify 5.3 to 5.6, fuse .3, weigh 4).
 
-    python benchmarks/trust.py [clients] [public samples] [classes]
+    python benchmarks/trust.py [clients] [public samples] [classes] [--record]
 
 Training the server's model is left out, as in the paper's `total time 2`. Prints the ratio to the paper's total.
 """
@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from measured import machine, note
 
 from fedstill.parts.trust import centred, class_weights, client_features, fuse, trusted_clients
 
@@ -37,6 +38,7 @@ def report(seconds: dict[str, float]) -> None:
 
 
 def main(clients: int = 20, samples: int = 6000, classes: int = 10) -> None:
+    about = machine()
     torch.set_num_threads(1)
     stream = torch.Generator().manual_seed(1)
     labels = torch.arange(samples) % classes
@@ -60,7 +62,8 @@ def main(clients: int = 20, samples: int = 6000, classes: int = 10) -> None:
         weigh_seconds, _ = timed(partial(class_weights, fused, labels, 0.8, 3.0))
         print(title)
         report({"identify": spent, "fuse": fuse_seconds, "weigh": weigh_seconds})
+    note("trust", {"ms": 1000 * (spent + fuse_seconds + weigh_seconds)}, about)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*(int(word) for word in sys.argv[1:] if word.isdigit()))

@@ -20,7 +20,7 @@ import fedstill
 from fedstill.cli import app
 from fedstill.core.method import Method, methods
 from fedstill.experiment.config import Experiment
-from fedstill.report import catalogue
+from fedstill.report import advise, catalogue
 
 METHODS, TUTORIALS, OTHERS = "Methods", "Tutorials", "How-to"
 """The sections of `mkdocs.yml` that methods' pages, the examples, and pages that it does not name are added to."""
@@ -61,8 +61,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put under every method's page what the code says of it; set every page's lists apart."""
+    """Put under every method's page what the code says of it, and answers under that on advice; set lists apart.
+
+    Where the source links to a notebook, which a reader of the repository can open, the site has the page.
+    """
     markdown = lists_apart(markdown)
+    if page.file.src_uri in ("index.md", "tutorials/index.md"):
+        markdown = markdown.replace(".ipynb)", ".md)")
+    if page.file.src_uri == "advise.md":
+        return f"{markdown}\n\n{answers(Path(config.docs_dir).parent / 'results')}"
     name = page.file.src_uri.removeprefix("methods/").removesuffix(".md")
     return f"{markdown}\n\n{facts(name)}" if page.file.src_uri == page_of(name) and name in methods else markdown
 
@@ -163,9 +170,25 @@ def facts(name: str) -> str:
     return "\n\n".join(parts)
 
 
+def answers(results: Path) -> str:
+    """What `fedstill advise` says today, from these records, where it is asked as the page asks first."""
+    parts = [
+        "## What it says today\n\nTo `fedstill advise --alpha 0.1 --active 0.2`, from the records of this version:"
+    ]
+    for one in advise.advise(advise.Situation(alpha=0.1, active=0.2), results):
+        leaves = ", ".join(dict.fromkeys(one.leaves.values()))
+        why = [f"- {line}" for line in (*one.why, f"leaves a client: {leaves}", f"cost: {one.cost}", one.evidence)]
+        parts.append(f"**[{one.method}]({page_of(one.method)})**\n\n" + "\n".join(why))
+    return "\n\n".join(parts)
+
+
 def commands() -> str:
     """Every command with its words and options, from typer."""
-    parts = ["# Commands\n\nFrom the command line's own help: `fedstill COMMAND --help`.\n"]
+    parts = [
+        "# Commands\n\nFrom the command line's own help: `fedstill COMMAND --help`. Most people need seven: `data`, "
+        "`advise`, `run`, `resume`, `compare`, `report` and `predict`. `hub`, `site`, `keys` and `deploy` train across "
+        "real sites; `reproduce`, `results` and `leaderboard` are about papers and records.\n"
+    ]
     parts += described("fedstill", typer.main.get_command(app))
     return "\n".join(parts)
 
@@ -185,7 +208,7 @@ def options(command: click.Command) -> str:
     """A table of a command's arguments and options."""
     rows = []
     for parameter in command.get_params(click.Context(command)):
-        if parameter.name in ("help", "debug"):
+        if parameter.name == "help":
             continue
         option = isinstance(parameter, click.Option)
         title = ", ".join(parameter.opts) if option else str(parameter.name).upper()
@@ -225,8 +248,14 @@ def python_names() -> str:
     """Everything `import fedstill` offers, from its docstrings."""
     homes = fedstill.names()
     values = [name for name in sorted(homes) if homes[name] == "fedstill.methods"]
-    parts = ["# Python\n\n```python\nimport fedstill as fs\n```\n"]
-    parts += [f"## fs.{name}\n\n::: {homes[name]}.{name}\n" for name in sorted(homes) if name not in values]
+    parts = [
+        "# Python\n\n```python\nimport fedstill as fs\n```\n\nFirst what runs and reads experiments, then data, then "
+        "what a method of your own is made of. The fields of `fs.Experiment` and of the gathers are listed as "
+        "[settings](settings.md).\n"
+    ]
+    for name in homes:
+        if name not in values:
+            parts.append(f"::: {homes[name]}.{name}\n    options: {{ heading: fs.{name}, toc_label: fs.{name} }}\n")
     parts.append("## Methods\n\nEach is a class whose fields are its settings: see [its page](../methods/index.md).\n")
     parts += [f"- `fs.{name}`: {about(getattr(fedstill, name))}" for name in values]
     return "\n".join(parts)

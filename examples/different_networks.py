@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Different networks, and clients that lie
-# With FedTKD clients talk about a public set by logits only, so each may have its own network. Some lie; the
-# server finds them by what their answers look like.
+# With FedTKD clients exchange logits on a public set only, so each may have its own network. Some clients lie; the
+# server finds them by their answers.
 
 # %%
 import fedstill as fs

@@ -1,6 +1,6 @@
 # %% [markdown]
 # # Your own data
-# Whatever is an array can be trained on. Here three clients hold small pictures; each has its own, and no two clients
+# Any arrays can be used for training. Here three clients hold small pictures; each has its own, and no two clients
 # have the classes in the same shares.
 
 # %%
@@ -32,7 +32,7 @@ for model in result.models:
 print("worst served:", result.worst("overall"))
 
 # %% [markdown]
-# One table for all is fine too: samples are then divided over `clients`, as unlike as `alpha` says.
+# One data set for all works too: samples are then divided among `clients`; the smaller `alpha`, the more they differ.
 
 # %%
 divided = fs.run(

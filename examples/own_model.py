@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Your own model
-# Any `torch.nn.Module` will do. It is called with those of `shape`, `kind` and `classes` that it names, and returns
-# logits.
+# Any `torch.nn.Module` will do. It is called with those of the arguments `shape`, `kind` and `classes` that it has, and
+# returns logits.
 
 # %%
 import torch
@@ -41,7 +41,7 @@ result = fs.run(fs.FedAvg(lr=0.05, epochs=2), model=Net, out=None, **small)
 print(result)
 
 # %% [markdown]
-# The methods that distil need the features that come before the last linear layer; they are found by themselves, so
+# The methods that distil need the features that come before the last linear layer; they are found automatically, so
 # FedKF runs with the same class.
 
 # %%

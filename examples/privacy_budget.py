@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A privacy budget
-# With `private-samples` every step on a client's own samples is clipped and noisy (DP-SGD), and the client keeps
-# account: it stops before it has spent ε. Needs `pip install 'fedstill[privacy]'`.
+# With `private-samples` every step on a client's own samples is clipped and noisy (DP-SGD), and the client counts
+# what it has spent: it stops before it is more than ε. Needs `pip install 'fedstill[privacy]'`.
 
 # %%
 import fedstill as fs

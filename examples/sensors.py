@@ -1,6 +1,6 @@
 # %% [markdown]
 # # Sensors worn by people
-# Measurements over time are arrays N×C×T. Each person moves in an own way, so people, not windows, are the clients.
+# Measurements over time are arrays N×C×T. Each person moves in their own way, so each person is a client.
 
 # %%
 import numpy as np
@@ -21,7 +21,7 @@ for subject in range(people):
         person.append(f"subject {subject}")
 
 # %% [markdown]
-# `site` says whose a window is; `classes` and `names` are for people who read the report.
+# `site` says which person a window is from; `classes` and `names` are shown in the report.
 
 # %%
 data = {

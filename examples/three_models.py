@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From three trained models to one
 # Three sites have trained on their own and will never train together. Their models alone are enough: a student learns
-# from the three, on samples that a generator imagines. Networks may differ, classes may not.
+# from the three, on samples that a generator imagines. Networks may differ, classes and columns may not.
 
 # %%
 from pathlib import Path
@@ -27,9 +27,10 @@ for client, file in enumerate(files):
     write_model(room / "apart", file, str(client))
 
 # %% [markdown]
-# `fedstill distil a.safetensors b.safetensors c.safetensors --out one.safetensors` makes one of them.
+# `fedstill distil a.safetensors b.safetensors c.safetensors --out one.safetensors` makes one of them. The new file is
+# used like a run's folder: `fedstill predict one.safetensors digit.png`, or `fs.load_model`.
 
 # %%
 found = distil(files, room / "one.safetensors", fusion("co-boosting", {"epochs": 1}), seed=1)
 print(f"agrees with the three on {found['agreement']:.0%} of the made samples")
-print("their shares of the ensemble:", [round(share, 2) for share in found["shares"].values()])
+print("their weights in the ensemble:", [round(share, 2) for share in found["shares"].values()])

@@ -5,13 +5,21 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedstill.core.method import methods
 from fedstill.core.record import leaves
 from fedstill.core.value import build
+from fedstill.data import Samples
+from fedstill.data.kinds import Image
 from fedstill.experiment.config import Experiment, experiment
 
 torch.set_num_threads(1)
+
+
+def images(x: Tensor, y: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Samples:
+    """Samples from images N×C×H×W (uint8 or float32), with a mean and a deviation for each channel."""
+    return Samples(x, y, Image(tuple(x.shape[1:]), mean, std))
 
 
 def small_method(name: str, **settings: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from docs.test_blocks import parse
+from docs.pages import parse
 
 from fedstill.cli import app
 

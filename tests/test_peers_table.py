@@ -24,18 +24,20 @@ def peers() -> Any:
     del sys.modules["peers"]
 
 
-def entry(ours: float, other: float) -> dict[str, Any]:
+def entry(ours: float, other: float, commit: str = "abc") -> dict[str, Any]:
     runs = {
         "fedstill": {"seconds": ours, "accuracy": 0.9, "peak": 400.0},
         "pfl": {"seconds": other, "accuracy": 0.91, "peak": 500.0},
         "flwr": {"error": "cannot be installed: no such version"},
     }
-    return {"work": "tiny", "machine": {}, "threads": 1, "runs": runs}
+    return {"work": "tiny", "machine": {"commit": commit}, "threads": 1, "runs": runs}
 
 
 def test_ratios_are_those_of_each_repetition(peers: Any) -> None:
-    """30/10, 40/10 and 44/11 ms: 3, 4 and 4 times; their median is 4. Who failed has a reason instead of numbers."""
-    rows = list(peers.rows([entry(0.010, 0.030), entry(0.010, 0.040), entry(0.011, 0.044)]))[2:]
+    """30/10, 40/10 and 44/11 ms: 3, 4 and 4 times; their median is 4; what was seen at an older commit is
+    history. Who failed has a reason instead of numbers."""
+    before = entry(0.010, 0.900, "an older commit")
+    rows = list(peers.rows([before, entry(0.010, 0.030), entry(0.010, 0.040), entry(0.011, 0.044)]))[2:]
     assert rows[0].endswith("| fedstill | 10.0 (10.0–11.0) |  | 0.900 | 400 | 3 |")
     assert rows[1].endswith("| pfl | 40.0 (30.0–44.0) | 4.00× (3.00–4.00) | 0.910 | 500 | 3 |")
     assert rows[2].endswith("| flwr | cannot be installed: no such version | | | | |")

@@ -27,15 +27,12 @@ def contestant(work: Work, mark: Callable[[], None]) -> float:
     """FedAvg by Flower's own strategy."""
     torch.set_num_threads(1)
     reached: list[float] = []
-    kept: dict[str, Any] = {}
     client_app, server_app = ClientApp(), ServerApp()
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
-        if "data" not in kept:
-            kept["data"] = work.arrays()
-        x, y, _, _ = kept["data"]
+        x, y, _, _ = work.arrays()
         part = work.part(int(context.node_config["partition-id"]))
         model = work.model()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())

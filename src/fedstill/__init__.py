@@ -47,10 +47,11 @@ __version__ = "0.2.0"
 
 def names() -> dict[str, str]:
     """Everything `import fedstill` offers: each name, and the module it comes from."""
-    return {**_HOMES, **dict.fromkeys(importlib.import_module("fedstill.methods").__all__, "fedstill.methods")}
+    return {**_HOMES, **dict.fromkeys(importlib.import_module("fedstill.methods").METHODS, "fedstill.methods")}
 
 
 def __getattr__(name: str) -> Any:
+    """What Python asks for a name of this module that is not loaded yet (PEP 562)."""
     home = _HOMES.get(name)
     if name == "methods":  # the package of that name, which is their registry too
         return importlib.import_module("fedstill.methods")
@@ -58,7 +59,7 @@ def __getattr__(name: str) -> Any:
         home = names().get(name)
     if home is None:
         raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    return getattr(importlib.import_module(home), name)  # the name is the user's
 
 
 def __dir__() -> list[str]:

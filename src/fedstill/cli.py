@@ -1,6 +1,5 @@
 """The command `fedstill`. It only reads its words, calls the package, and prints; torch is imported when needed."""
 
-import json
 import os
 import sys
 import traceback
@@ -10,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedstill.cli_app import Debug, Json, Tag, Which, app, apply_settings, choices, finish, names, read_plan
+from fedstill.cli_app import Json, Model, Tag, Which, app, apply_settings, choices, finish, names, print_json, read_plan
 from fedstill.cli_fields import given, of_experiment, with_fields
 
 TRACKED = ("per-class",)
@@ -48,7 +47,6 @@ def run(
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="The run folder's name.")] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Run a method on data split over clients."""
     from fedstill.experiment.config import experiment
@@ -74,7 +72,6 @@ def resume(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Go on with a stopped run, to the same bits as if it had not been stopped."""
     from fedstill.experiment import run as runs
@@ -93,7 +90,6 @@ def compare(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX table.")] = False,
-    debug: Debug = False,
 ) -> None:
     """Compare runs: mean ± spread over seeds, last and best round."""
     from fedstill.report import tables
@@ -101,7 +97,7 @@ def compare(
     results = tables.collect(paths, tag or ())
     rows, metrics = tables.comparison(results), tables.metrics_of(results)
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     form = "csv" if csv else "markdown" if markdown else "latex" if latex else None
     if form:
@@ -115,14 +111,14 @@ def list_things(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, models, data, partitions, gathers, attacks, wrappers, generators, metrics, presets or runs.",
+            help="methods, models, data, partitions, gathers, attacks, wrappers, paces, speeds, generators, metrics, "
+            "presets or runs.",
             autocompletion=names("kinds"),
         ),
     ] = "methods",
     tag: Tag = None,
     folder: Annotated[Path, typer.Option("--in", help="Of runs: the folder to look in.")] = Path("runs"),
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """List what there is, with a line on each."""
     from fedstill.report import catalogue, run_list
@@ -131,7 +127,7 @@ def list_things(
         raise typer.BadParameter("only runs have tags", param_hint="--tag")
     rows = run_list.listing(folder, tag or ()) if what == "runs" else catalogue.listing(what)
     if as_json:
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        print_json(rows)
     else:
         catalogue.show_listing(rows)
 
@@ -142,15 +138,14 @@ def tag_run(
     words: Annotated[list[str] | None, typer.Argument(help="Tags to add.")] = None,
     remove: Annotated[list[str] | None, typer.Option(help="A tag to take away, again for more.")] = None,
     note: Annotated[str | None, typer.Option(help="A sentence on the run, instead of the one it has.")] = None,
-    debug: Debug = False,
 ) -> None:
     """Give a run tags and a note; without either, say which it has."""
     from fedstill.experiment.annotate import annotate
     from fedstill.experiment.result import Result
 
     tags = annotate(path, words or (), remove or (), note)
-    told = Result.read(path).experiment["note"]
-    print(f"{path}: {', '.join(tags) or 'no tag'}{f' · {told}' if told else ''}")
+    sentence = Result.read(path).experiment["note"]
+    print(f"{path}: {', '.join(tags) or 'no tag'}{f' · {sentence}' if sentence else ''}")
 
 
 @app.command()
@@ -164,7 +159,6 @@ def show(
     ],
     toml: Annotated[bool, typer.Option("--toml", help="Print an experiment.toml to start from.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Show a method: its fields, defaults, paper, and what leaves a client."""
     from fedstill.report import catalogue
@@ -172,42 +166,44 @@ def show(
     if toml:
         print(catalogue.starter(name), end="")
     elif as_json:
-        print(json.dumps(catalogue.card(name), indent=1, ensure_ascii=False))
+        print_json(catalogue.card(name))
     else:
         catalogue.show_card(catalogue.card(name))
 
 
 @app.command()
 def predict(
-    path: Annotated[Path, typer.Argument(help="The run's folder.")],
-    image: Annotated[Path, typer.Argument(help="An image, a .npy file with a sample, or a table with rows.")],
+    path: Model,
+    file: Annotated[
+        Path, typer.Argument(help="An image, a .npy file with a sample, an .npz file with samples x, or a table.")
+    ],
     which: Which = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Classify an image, or the rows of a table, with a run's model."""
+    """Classify an image, the rows of a table or the samples of an .npz file with a run's model."""
     from fedstill.data.columns import is_table
     from fedstill.experiment.export import classify
-    from fedstill.experiment.predict_rows import classify_rows
+    from fedstill.experiment.predict_rows import ARRAYS, classify_rows
 
-    found = classify_rows(path, image, which) if is_table(image) else classify(path, image, which)
+    many = is_table(file) or file.suffix == ARRAYS
+    answer = (classify_rows if many else classify)(path, file, which)
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
-    elif "rows" in found:
-        print("row,class,probability")
-        for row in found["rows"]:
-            print(f"{row['row']},{row['class']},{row['probability']:.3f}")
+        print_json(answer)
+    elif "rows" in answer:
+        print(",".join(answer["rows"][0]))
+        for row in answer["rows"]:
+            number, label, share = row.values()
+            print(f"{number},{label},{share:.3f}")
     else:
-        for label, share in list(found["probabilities"].items())[:3]:
+        for label, share in list(answer["probabilities"].items())[:3]:
             print(f"{label:<16} {share:.3f}")
 
 
 @app.command()
 def export(
-    path: Annotated[Path, typer.Argument(help="The run's folder.")],
+    path: Model,
     target: Annotated[Path, typer.Argument(help="model.onnx, model.pt2 or model.safetensors.")],
     which: Which = None,
-    debug: Debug = False,
 ) -> None:
     """Write a run's model for use elsewhere."""
     from fedstill.experiment.export import write_model
@@ -216,22 +212,23 @@ def export(
 
 
 @app.command()
-def doctor(as_json: Json = False, debug: Debug = False) -> None:
+def doctor(as_json: Json = False) -> None:
     """Say what is installed, how many cores are used, and which data sets were found where."""
     from fedstill.report import catalogue
 
-    found = catalogue.examination()
+    examination = catalogue.examination()
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(examination)
     else:
-        catalogue.show_examination(found)
+        catalogue.show_examination(examination)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; errors are one line, exit codes 0, 1 (a run failed) and 2 (bad usage)."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     words = sys.argv[1:] if arguments is None else arguments
-    sys.exit(_guarded(lambda: app(words, standalone_mode=False), debug="--debug" in words))
+    plain = [word for word in words if word != "--debug"]
+    sys.exit(_guarded(lambda: app(plain, standalone_mode=False), debug=plain != words))
 
 
 def _guarded(call: Callable[[], Any], debug: bool) -> int:

@@ -1,13 +1,12 @@
 """The command `advise`: which method fits. It joins the app."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app
+from fedstill.cli_app import Json, app, print_json
 
 
 @app.command()
@@ -27,17 +26,18 @@ def advise(
     cost: Annotated[
         float | None, typer.Option(help="At most so many times FedAvg's processor time, where it was measured. [any]")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Where the records are.")] = Path("results"),
+    results: Annotated[
+        Path | None, typer.Option(help="Where the records are. [the folder results, else the package's own]")
+    ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Say which methods fit: three candidates, why, what leaves a client, what it costs, and the command."""
     from fedstill.report import advise as advice
 
     words = tuple(word.strip() for word in share.split(",") if word.strip())
     situation = advice.Situation(words, public, different, alpha, active, private, cost)
-    found = advice.advise(situation, results)
+    ranking = advice.advise(situation, results)
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+        print_json([asdict(one) for one in ranking])
     else:
-        advice.show(found)
+        advice.show(ranking)

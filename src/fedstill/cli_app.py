@@ -17,9 +17,9 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Model = Annotated[Path, typer.Argument(help="The run's folder, or a .safetensors file that export or distil wrote.")]
 Which = Annotated[str | None, typer.Option("--model", help="overall, active … or a client's number. [best known]")]
 Tag = Annotated[list[str] | None, typer.Option(help="Of runs: only those with this tag, again for more.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def _version(asked: bool) -> None:
@@ -34,6 +34,9 @@ def _version(asked: bool) -> None:
 def fedstill_itself(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; it may stand behind any command.")
     ] = False,
 ) -> None:
     """Federated knowledge distillation: train together on data that differ and may not move."""
@@ -104,11 +107,16 @@ def _inline_table(value: str) -> Any:
         raise UsageError(f"--set …={value}: {error}") from None
 
 
+def print_json(content: Any) -> None:
+    """Print one JSON document, as `--json` promises."""
+    print(json.dumps(content, indent=1, ensure_ascii=False))
+
+
 def finish(result: Any, as_json: bool) -> None:
     """Print the end of a run: a table, or one JSON document."""
     from fedstill.report.terminal import show_result
 
     if as_json:
-        print(json.dumps(result.summary(), indent=1))
+        print_json(result.summary())
     else:
         show_result(result)

@@ -1,12 +1,11 @@
 """The command `audit`: attacks on what left the clients of a run. It joins the app."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app
+from fedstill.cli_app import Json, app, print_json
 
 
 @app.command()
@@ -14,14 +13,13 @@ def audit(
     path: Annotated[Path, typer.Argument(help="The run's folder.")],
     shadows: Annotated[int, typer.Option(help="Shadow runs for the likelihood ratio (even; 0: none).")] = 4,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Attack what left each client of a run, and say what was learnt."""
     from fedstill.experiment.audit import audit as attacked
     from fedstill.report.privacy import show_audit
 
-    found = attacked(path, shadows)
+    report = attacked(path, shadows)
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(report)
     else:
-        show_audit(found)
+        show_audit(report)

@@ -1,12 +1,11 @@
 """The command `fedstill data`: a look at data before anything runs."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app, names
+from fedstill.cli_app import Json, app, names, print_json
 from fedstill.cli_fields import given, of_reading, with_fields
 
 
@@ -20,7 +19,6 @@ def look_at_data(
         ),
     ],
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Look at data before it runs: columns, missing values, classes, sites, and what each method would do with them."""
     from fedstill.data import load
@@ -30,7 +28,7 @@ def look_at_data(
     dataset = load(data, reading_of(given(context)))
     seen, plans = look(dataset), _plans(dataset)
     if as_json:
-        print(json.dumps({**asdict(seen), "methods": plans}, indent=1, ensure_ascii=False))
+        print_json({**asdict(seen), "methods": plans})
     else:
         _show(seen, plans, dataset.class_names)
 
@@ -61,14 +59,20 @@ def _plans(dataset: Any) -> list[dict[str, str]]:
 def _show(seen: Any, plans: list[dict[str, str]], class_names: tuple[str, ...]) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
+    from rich.text import Text
 
     console = Console()
     for name, value in seen.facts.items():
         console.print(f"{name:<8} {value}", highlight=False, markup=False)
-    for title, rows in (("columns", seen.columns), ("sites", seen.sites), ("methods", plans)):
+    alike: dict[str, list[str]] = {}
+    for plan in plans:
+        alike.setdefault(plan["does"], []).append(plan["method"])
+    methods = [{"methods": ", ".join(those), "each": does} for does, those in alike.items()]
+    for title, rows in ((f"columns ({len(seen.columns)})", seen.columns), (f"sites ({len(seen.sites)})", seen.sites),
+                        (f"methods ({len(plans)})", methods)):  # fmt: skip
         if not rows:
             continue
-        grid = Grid(title=f"{title} ({len(rows)})", title_justify="left")
+        grid = Grid(title=title, title_justify="left")
         for name in rows[0]:
             grid.add_column(name)
         for row in rows:
@@ -76,7 +80,7 @@ def _show(seen: Any, plans: list[dict[str, str]], class_names: tuple[str, ...]) 
             if "classes" in shown:
                 counted = zip(class_names, row["classes"], strict=True)
                 shown["classes"] = ", ".join(f"{n} {c}" for n, c in counted if c)
-            grid.add_row(*(str(value) for value in shown.values()))
+            grid.add_row(*(Text(str(value)) for value in shown.values()))
         console.print(grid)
     for line in seen.warnings:
         console.print(f"note: {line}", highlight=False, markup=False)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli_app import Debug, app
+from fedstill.cli_app import app
 
 PLAN = {"data": "mnist-5k", "clients": 20, "active": 0.2, "alpha": 0.1}
 METHODS = ("fedavg", "fedkf")
@@ -21,7 +21,6 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Where the two runs and the report go; those of a demo before are replaced.")
     ] = Path("runs/demo"),
-    debug: Debug = False,
 ) -> None:
     """FedAvg against FedKF on real digits: live tables, a comparison, a report, and what it means."""
     from fedstill.experiment.config import experiment

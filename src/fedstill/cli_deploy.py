@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app
+from fedstill.cli_app import Json, app
 from fedstill.cli_fields import given, of_reading, with_fields
 
 STATE = Path("~/.fedstill/hub")
@@ -41,10 +41,12 @@ def hub(
         bool, typer.Option("--approval", help="Start only what another person approved (deploy --approve).")
     ] = False,
     keep_days: KeepDays = None,
+    code: Annotated[
+        list[str] | None, typer.Option(help="Code outside fedstill that experiments may name (package.module:Name).")
+    ] = None,
     backup: Annotated[
         Path | None, typer.Option(help="Copy the hub's folder into this tar file; start nothing.")
     ] = None,
-    debug: Debug = False,
 ) -> None:
     """Run the hub: sites connect to it, `fedstill deploy` starts runs on it."""
     from fedstill.flower import hub as hubs
@@ -61,7 +63,8 @@ def hub(
         _change_keys(state, allow or [], revoke or [])
         return
     hubs.hub(
-        host, port, state, cert, key, ca, tuple(allow or ()), insecure, runs, public, approval, keep_days
+        host, port, state, cert, key, ca, tuple(allow or ()), insecure, runs, public, approval, keep_days,
+        tuple(code or ()),
     )  # fmt: skip
 
 
@@ -118,16 +121,13 @@ def keys(
     person: Annotated[bool, typer.Option("--person", help="Make a person's key, to sign experiments with.")] = False,
     ca: Ca = None,
     out: Annotated[Path, typer.Option(help="Folder for the certificates.")] = Path("."),
-    debug: Debug = False,
 ) -> None:
     """Make a site's or a person's key pair, a site's kit, or certificates for a hub."""
-    from fedstill.core.errors import UsageError
+    from fedstill.core.errors import UsageError, extra
     from fedstill.flower import keys as made
 
-    try:
+    with extra("flower", "keys"):
         import cryptography  # noqa: F401
-    except ImportError:
-        raise UsageError("keys need an extra: pip install 'fedstill[flower]'") from None
     if kit is not None:
         if str(name) != "kit" or hub is None or ca is None:
             raise UsageError("keys: for a kit write `keys kit NAME --hub host:port --ca ca.crt`")
@@ -175,7 +175,6 @@ def site(
     explain: Annotated[bool, typer.Option("--explain", help="Print what leaves the site, and start nothing.")] = False,
     health: Annotated[str | None, typer.Option(help="Serve /health and /metrics at this host:port. [nowhere]")] = None,
     keep_days: KeepDays = None,
-    debug: Debug = False,
 ) -> None:
     """Run a site: its own data, its own model, its own disk."""
     from fedstill.core.errors import UsageError
@@ -232,7 +231,6 @@ def deploy(
     stop: Annotated[bool, typer.Option("--stop", help="Stop the run; deploy again to go on with it.")] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Print the run's log as it grows.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Train on the hub's sites, follow the run, bring its folder and models home."""
     from fedstill.core.errors import UsageError
@@ -269,10 +267,10 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
             there.stop(known.id)
         print(f"run {run} is stopped; `fedstill deploy` goes on with it from its last checkpoint")
     elif status:
-        found = {"run": run, "status": known.status, "result": known.result, "details": known.details}
-        found["rounds"] = 0 if known.status == "pending" else there.rounds(known.id)
+        state = {"run": run, "status": known.status, "result": known.result, "details": known.details}
+        state["rounds"] = 0 if known.status == "pending" else there.rounds(known.id)
         words = " ".join(filter(None, (known.status, known.result, known.details)))
-        print(json.dumps(found) if as_json else f"run {run}: {words}, {found['rounds']} rounds done")
+        print(json.dumps(state) if as_json else f"run {run}: {words}, {state['rounds']} rounds done")
     else:
         for line in there.lines(known.id):
             print(line, flush=True)
@@ -299,11 +297,11 @@ def _deploy(
     from fedstill.cli_app import finish
     from fedstill.experiment.result import Result
     from fedstill.flower.control import deploy as follow
-    from fedstill.flower.runbook import agreed_part
+    from fedstill.flower.runbook import consented_part
     from fedstill.flower.signing import sign as signed
     from fedstill.report.terminal import Live
 
-    signature = "" if sign is None else signed(sign, run, agreed_part(checked.plain()))
+    signature = "" if sign is None else signed(sign, run, consented_part(checked.plain()))
     with Live(quiet=as_json) as live:
 
         def tell(news: Any) -> None:
@@ -326,7 +324,6 @@ def _deploy(
 def log(
     action: Annotated[str, typer.Argument(help="verify: check the chain of hashes; show: print the entries.")],
     file: Annotated[Path, typer.Argument(help="audit.jsonl in the state folder of a hub or a site.")],
-    debug: Debug = False,
 ) -> None:
     """Check or print the audit log of a hub or a site."""
     from fedstill.core.errors import UsageError

@@ -1,12 +1,11 @@
 """The command `distil`: several models that exist already become one."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app
+from fedstill.cli_app import Json, app, print_json
 
 
 @app.command("distil")
@@ -19,17 +18,16 @@ def distil_models(
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random stream.")] = 1,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: name=value.")] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Make one model out of several, without data; their networks may differ."""
     from fedstill.experiment.distil import distil, fusion
 
     settings = {name: value for name, _, value in (pair.partition("=") for pair in set_ or [])}
     recipes = [name for name in models.split(",") if name]
-    found = distil(files, out, fusion(method, settings), model=model, recipes=recipes, seed=seed)
+    made = distil(files, out, fusion(method, settings), model=model, recipes=recipes, seed=seed)
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(made)
         return
-    for path, share in found["shares"].items():
-        print(f"{share:.3f} of the ensemble: {path}")
-    print(f"{found['model']}: {found['network']}, agrees with the ensemble on {found['agreement']:.1%} of made samples")
+    for path, share in made["shares"].items():
+        print(f"weight {share:.3f} in the ensemble: {path}")
+    print(f"{made['model']}: {made['network']}, agrees with the ensemble on {made['agreement']:.1%} of made samples")

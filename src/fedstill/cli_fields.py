@@ -59,12 +59,13 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def of_experiment(*wanted: str, but: tuple[str, ...] = ()) -> Callable[[], Found]:
-    """Where to find the options of an experiment: those named, or all, but these."""
+    """Where to find the options of an experiment: all but these, or those named, of a run that has its own defaults."""
 
     def find() -> Found:
         from fedstill.experiment.config import options
 
-        return _described({name: home for name, home in options().items() if name not in but}, wanted)
+        options_found = _described({name: home for name, home in options().items() if name not in but}, wanted)
+        return {name: option._replace(default=None) if wanted else option for name, option in options_found.items()}
 
     return find
 
@@ -84,15 +85,15 @@ def _described(homes: Mapping[str, type], wanted: tuple[str, ...]) -> Found:
     """Options by name, from the classes that have a field of that name."""
     from dataclasses import fields
 
-    found = {}
+    options = {}
     for name, home in homes.items():
         if not wanted or name in wanted:
             field = next(f for f in fields(home) if f.name == name)
             hint, option = typing.get_type_hints(home)[name], field.metadata.get("option")
-            found[name] = FieldOption(
+            options[name] = FieldOption(
                 hint, field.default, field.metadata["doc"], option if isinstance(option, str) else ""
             )
-    return found
+    return options
 
 
 def _option(name: str, known: FieldOption) -> TyperOption:

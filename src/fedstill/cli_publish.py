@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli_app import Debug, Which, app
+from fedstill.cli_app import Which, app
 
 
 @app.command()
@@ -15,7 +15,6 @@ def push(
     which: Which = None,
     public: Annotated[bool, typer.Option("--public", help="On the hub: anybody may see it. [only you]")] = False,
     license: Annotated[str | None, typer.Option(help="The model's licence, for its card: apache-2.0 …")] = None,
-    debug: Debug = False,
 ) -> None:
     """Publish a run's model with a card: data, metrics per client, what left the clients, privacy spent."""
     from fedstill.report.publish import push as published
@@ -28,7 +27,6 @@ def pull(
     source: Annotated[str, typer.Argument(help="hf://owner/name, or a folder that `fedstill push` wrote.")],
     folder: Annotated[Path, typer.Argument(help="Where the model goes: a new folder.")],
     revision: Annotated[str | None, typer.Option(help="On the hub: a commit, tag or branch.")] = None,
-    debug: Debug = False,
 ) -> None:
     """Get a published model; `predict` and `export` take its folder as they take a run's."""
     from fedstill.report.publish import pull as pulled

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli_app import Debug, Json, Tag, app, apply_settings, choices, names, read_plan
+from fedstill.cli_app import Json, Tag, app, apply_settings, choices, names, print_json, read_plan
 from fedstill.cli_fields import given, of_experiment, with_fields
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds (1, 2, …).")]
@@ -24,7 +24,6 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Its title.")] = None,
     tag: Tag = None,
-    debug: Debug = False,
 ) -> None:
     """Write one page that compares runs; it opens offline, on a phone too."""
     from fedstill.report import html
@@ -55,7 +54,6 @@ def reproduce(
     jobs: Jobs = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Run every cell of a paper's table; print ours beside the paper's. Finished cells are not run again."""
     from fedstill.core.errors import UsageError
@@ -107,8 +105,8 @@ def reproduce(
         return
     numbers = papers.numbers(entries, done, failed)
     differ = paper_table.differences(preset, entries)
-    found = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
-    plain = json.dumps(found, indent=1, ensure_ascii=False)
+    cells_with_settings = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
+    plain = json.dumps(cells_with_settings, indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")
     verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:
@@ -167,7 +165,6 @@ def sweep(
     jobs: Jobs = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Run a method over a grid of settings, or search it, and compare. Finished points are not run again."""
     from fedstill.experiment import batch
@@ -194,7 +191,7 @@ def sweep(
     done = batch.results(points)
     rows = grids.rows(points, done)
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print_json(rows)
     elif rows:
         show(rows)
     lead = ("Grid", grids.section(points, varied, done))
@@ -219,7 +216,7 @@ def _search(
     from fedstill.experiment import batch, sweep
     from fedstill.experiment import search as searches
     from fedstill.report import grid as grids
-    from fedstill.report import search as found
+    from fedstill.report import search as trial_tables
     from fedstill.report.progress import forecast, say, teller
     from fedstill.report.tables import show
 
@@ -248,13 +245,13 @@ def _search(
     rows = grids.rows(points, done)
     known = {"best": dict(values), "trials": [trial.plain() for trial in tried], "rows": rows}
     (out / "search.json").write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    found.write_best(tried, plans[1][1], out / "best.toml")
+    trial_tables.write_best(tried, plans[1][1], out / "best.toml")
     if as_json:
-        print(json.dumps(known, indent=1))
+        print_json(known)
     elif rows:
         show(rows)
     if done:
-        lead = ("Search", found.section(tried, next(iter(done.values())).metric("amp")))
+        lead = ("Search", trial_tables.section(tried, next(iter(done.values())).metric("amp")))
         page = grids.page(points, done, failed, out, _typed(), f"Search over {', '.join(space)}", lead)
         say(f"page: {page}")
     say(f"fedstill run {out / 'best.toml'}")
@@ -278,7 +275,6 @@ def _typed() -> str:
 def watch(
     path: Annotated[Path, typer.Argument(help="A run's folder, or a folder of runs.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on localhost (0: any free one).")] = 8765,
-    debug: Debug = False,
 ) -> None:
     """Show runs in progress on a live page on this machine; it reads their folders and nothing else."""
     from fedstill.report.watch import serve

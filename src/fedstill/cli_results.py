@@ -1,12 +1,11 @@
 """Commands for records of runs: `fedstill results` shows, filters, compares, verifies and adds them."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedstill.cli_app import Debug, Json, app
+from fedstill.cli_app import Json, app, print_json
 
 results = typer.Typer()
 app.add_typer(results, name="results")
@@ -24,7 +23,6 @@ def list_records(
     where: Where = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Records of runs: list them (with --where: those that fit), or show, compare, verify and add them."""
     if context.invoked_subcommand is not None:
@@ -33,7 +31,7 @@ def list_records(
 
     chosen = record_tables.chosen(folder, where or [])
     if as_json:
-        print(json.dumps([record_tables.brief(record) for record in chosen], indent=1, ensure_ascii=False))
+        print_json([record_tables.brief(record) for record in chosen])
     else:
         record_tables.show_list(chosen)
 
@@ -43,7 +41,6 @@ def show_record(
     id: Annotated[str, typer.Argument(help="A record's id, or how it starts.")],
     folder: Folder = Path("results"),
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Show one record: settings, machine, curves."""
     from fedstill.experiment.records import Archive
@@ -54,14 +51,12 @@ def show_record(
 
 
 @results.command("compare")
-def compare_records(
-    where: Where = None, folder: Folder = Path("results"), as_json: Json = False, debug: Debug = False
-) -> None:
+def compare_records(where: Where = None, folder: Folder = Path("results"), as_json: Json = False) -> None:
     """Compare records: mean ± spread over seeds, last and best round, as `fedstill compare` does for runs."""
     from fedstill.report import record_tables, tables
 
     rows = tables.comparison([record.result() for record in record_tables.chosen(folder, where or [])])
-    print(json.dumps(rows, indent=1)) if as_json else tables.show(rows)
+    print_json(rows) if as_json else tables.show(rows)
 
 
 @results.command("table")
@@ -71,7 +66,6 @@ def table(
     rounds: Annotated[int | None, typer.Option(min=1, help="At this round, instead of the preset's last.")] = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """A paper's table from the records alone, ours beside the paper's, and its claims; nothing is run."""
     from fedstill.experiment import reproduce as papers
@@ -87,7 +81,7 @@ def table(
     verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:
         known = {"numbers": [n.plain() for n in numbers], "claims": [verdict.plain() for verdict in verdicts]}
-        print(json.dumps(known, indent=1, ensure_ascii=False))
+        print_json(known)
     else:
         paper_table.show(numbers, preset.title)
         print("\n".join(claim_tables.lines(verdicts)))
@@ -98,7 +92,6 @@ def pages(
     paths: Annotated[list[Path], typer.Argument(help="Pages (.md), or folders of pages.")],
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 where a page is stale.")] = False,
     folder: Folder = Path("results"),
-    debug: Debug = False,
 ) -> None:
     """Make the tables between `<!-- results … -->` markers anew from the records."""
     from fedstill.experiment.records import Archive
@@ -106,10 +99,10 @@ def pages(
 
     files = [file for path in paths for file in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
     archive = Archive(folder)
-    found = result_pages.stale(files, archive) if check else result_pages.write(files, archive)
-    for page in found:
+    changed = result_pages.stale(files, archive) if check else result_pages.write(files, archive)
+    for page in changed:
         print(f"{page}: {'does not say what the records say' if check else 'made anew'}")
-    if check and found:
+    if check and changed:
         raise typer.Exit(1)
 
 
@@ -121,7 +114,6 @@ def verify(
     ] = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Run records again and say whether data, split, scores and weights are the same, bit by bit. Exit 1 if not."""
     from fedstill.experiment.records import Archive
@@ -131,7 +123,7 @@ def verify(
     archive = Archive(folder)
     checks = [verified(archive.by_id(id), rounds) for id in ids]
     if as_json:
-        print(json.dumps([check.plain() for check in checks], indent=1, ensure_ascii=False))
+        print_json([check.plain() for check in checks])
     else:
         for check in checks:
             record_tables.show_check(check)
@@ -144,7 +136,6 @@ def add(
     paths: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     cell: Annotated[str, typer.Option(help="The cell they stand for: 'fedkf/table5 · FedAvg × α = 0.1'.")] = "",
     folder: Folder = Path("results"),
-    debug: Debug = False,
 ) -> None:
     """Add runs of your own to the records."""
     from fedstill.experiment.records import Archive, record_of
@@ -163,7 +154,6 @@ def leaderboard(
     row: Annotated[list[str] | None, typer.Option(help="With --tune: only these methods.")] = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Every method on the same tasks, from the records: ranks, critical difference, bytes and time, on one page."""
     from fedstill.experiment import leaderboard as boards
@@ -179,6 +169,6 @@ def leaderboard(
         return
     leagues = boards.leagues(preset, Archive(folder))
     if as_json:
-        print(json.dumps(board_page.rows(leagues), indent=1, ensure_ascii=False))
+        print_json(board_page.rows(leagues))
     else:
         print(board_page.page(preset, leagues, out))

@@ -1,6 +1,7 @@
 """The rooms of the house import one way only: a room uses those below it, and never one above."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def knots(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_only_the_flower_room_imports_flower() -> None:
-    """And of it only one folder uses what Flower does not promise: its public packages are these four."""
+    """And of it one file alone imports what Flower does not promise: its public packages are these four."""
     public = {"app", "clientapp", "serverapp", "simulation"}
     outside, private = [], set()
     for file in SOURCE.rglob("*.py"):
@@ -157,6 +158,51 @@ def test_only_the_flower_room_imports_flower() -> None:
             if place[0] != "flower":
                 outside.append(f"{file}: {module}")
             elif len(words) > 1 and not (words[1] in public and len(words) == 3):
-                private.add(place[1])
+                private.add("/".join(place))
     assert outside == []
-    assert private == {"api"}
+    assert private == {"flower/api/private.py"}
+
+
+def test_only_one_file_touches_what_flower_s_objects_hide() -> None:
+    """An attribute that begins with an underscore is asked of `self` only, and of Python's `os`."""
+    hidden = {
+        f"{file.name}:{node.lineno} {ast.unparse(node)}"
+        for file in (SOURCE / "flower").rglob("*.py")
+        if file != SOURCE / "flower" / "api" / "private.py"
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "os"))
+    }
+    assert hidden == set()
+
+
+def test_a_report_reads_no_data() -> None:
+    """What it draws was written by the run: of the data's room it needs the kinds; `ls` and `doctor` list data sets."""
+    listing = SOURCE / "report" / "catalogue.py"
+    wanted = {m for f in (SOURCE / "report").rglob("*.py") if f != listing for m, _ in imported(f)}
+    assert {m for m in wanted if m.startswith("fedstill.data") and not m.startswith("fedstill.data.kinds.")} == set()
+
+
+def test_general_code_imports_no_paper_s_method() -> None:
+    """But FedAvg, the default."""
+    files = {file.stem for file in (SOURCE / "methods").glob("*.py")} | {"dafkd"}
+    found = {
+        (str(file.relative_to(SOURCE)), module.split(".")[2])
+        for file in SOURCE.rglob("*.py")
+        if file.relative_to(SOURCE).parts[0] != "methods"
+        for module, _ in imported(file)
+        if module.startswith("fedstill.methods.") and module.split(".")[2] in files - {"fedavg"}
+    }
+    assert found == set()
+
+
+def test_whoever_asks_for_an_attribute_by_name_says_why() -> None:
+    """A type, or what a field carries, says more than `hasattr`; where a name is all there is, a comment says so."""
+    asked = re.compile(r"\b(hasattr|getattr)\(")
+    unexplained = []
+    for file in SOURCE.rglob("*.py"):
+        lines = ["", *file.read_text().splitlines()]
+        for number, line in enumerate(lines):
+            if asked.search(line) and "# " not in lines[number - 1] + line:
+                unexplained.append(f"{file.relative_to(SOURCE)}:{number}")
+    assert unexplained == []

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from smallest import small_experiment, small_method
 
-import fedstill.transports.processes as processes
 from fedstill.core.loop import downloads, rounds
 from fedstill.core.method import Env
 from fedstill.core.shelf import Storage
@@ -16,6 +15,7 @@ from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.gather import Remember
+from fedstill.transports.shared import Slot
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ def test_fedkf_makes_its_teacher_once_a_round(monkeypatch: pytest.MonkeyPatch) -
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(("method", "times"), [(FedAvg(epochs=1), 1), (Own(epochs=1), 3)])
-def test_worker_processes_get_a_shared_download_that_was_written_once(
+@pytest.mark.parametrize(("method", "times"), [(FedAvg(epochs=1), 2), (Own(epochs=1), 3)])
+def test_worker_processes_are_given_a_shared_download_once_each(
     method: Any, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three active clients on two workers; states are None at first, so every other record written is a download."""
+    """Three active clients on two workers: one download for all is written twice, one for each client three times."""
     plan = small_experiment(method, workers="2")
-    ready, written, dumps = stage(plan, Storage()), [], processes.record.dumps
+    ready, written, put = stage(plan, Storage()), [], Slot.put
     with transport(plan, ready, ready.env.shelf("clients")) as link:  # the workers are forked here, unpatched
-        monkeypatch.setattr(processes.record, "dumps", lambda value: written.append(value) or dumps(value))
+        monkeypatch.setattr(Slot, "put", lambda slot, value: written.append(value) or put(slot, value))
         done = next(rounds(plan.method, ready.env, link, lambda t: active(plan, t), 1))
     assert len(done.replies) == 3
-    assert len([value for value in written if value is not None]) == times
+    assert len([down for down, _ in written if down is not None]) == times

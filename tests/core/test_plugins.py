@@ -13,16 +13,21 @@ import pytest
 from smallest import small_experiment
 
 from fedstill.cli import main
+from fedstill.core.classifier import Classifier
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Method, methods
 from fedstill.core.registry import Registry, importing_only
 from fedstill.core.value import build_named, plain
+from fedstill.data import datasets, partitions
+from fedstill.experiment.config import experiment
 from fedstill.experiment.measures import measures
 from fedstill.experiment.metrics import metrics
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.methods import FedAvg
-from fedstill.models import build_model
+from fedstill.models import build_model, models
+from fedstill.parts.attacks import attacks
+from fedstill.parts.gather import gathers
 from fedstill.report.html import report
 
 SOURCE = """
@@ -93,59 +98,105 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         sys.path.remove(str(tmp_path))
 
 
-def test_parts_from_a_file_outside_run_are_written_and_resumed(own: str, runs: Path) -> None:
-    plan = small_experiment(
-        {"name": f"{own}:Mine", "lr": 0.05, "gather": f"{own}:MyGather"},
-        attack=f"{own}:MyAttack",
-        malicious=0.5,
-        wrappers=f"{own}:MyWrapper",
-        partition=f"{own}:MySplit",
-        rounds=1,
-    )
+KINDS = {
+    "method": (methods, "Mine"),
+    "gather": (gathers, "MyGather"),
+    "attack": (attacks, "MyAttack"),
+    "partition": (partitions, "MySplit"),
+    "data": (datasets, "my_data"),
+    "model": (models, "MyModel"),
+    "metric": (metrics, "MY_METRIC"),
+}
+"""Every kind of thing that a user can bring: its registry, and the name in the user's file."""
+
+
+@pytest.fixture
+def installed(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a package were installed that declares something of every kind, each under a short name."""
+    entries = {r.group: (EntryPoint(f"my-{kind}", f"{own}:{name}", r.group),) for kind, (r, name) in KINDS.items()}
+    monkeypatch.setattr("fedstill.core.registry.declared_in", lambda group: entries.get(group, ()))
+    monkeypatch.syspath_prepend(Path.cwd())
+    for registry, _ in KINDS.values():
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+
+def commanded(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Give the command `fedstill` these words; it must end well."""
+    with pytest.raises(SystemExit) as leave:
+        main(line.split())
+    assert not leave.value.code, capsys.readouterr().err
+
+
+def run_in_every_way(names: dict[str, str], runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One round of the same experiment: from Python, by command alone, and from a file; each run has its way's name."""
+    plan: dict[str, Any] = {k: names[k] for k in ("attack", "partition", "data", "model")}
+    plan |= {"malicious": 0.34, "clients": 3, "active": 1.0, "rounds": 1, "workers": "inline"}
+    method = {"name": names["method"], "lr": 0.05, "gather": names["gather"]}
+    start(experiment({**plan, "metrics": [names["metric"]], "method": method}), out=runs, name="python")
+
+    options = " ".join(f"--{key} {value}" for key, value in plan.items())
+    own = f"--set lr=0.05 --set gather={names['gather']} --set metrics={names['metric']}"
+    commanded(f"run {names['method']} {options} {own} --out {runs} --name command", capsys)
+
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plan.items()]
+    lines += [f'metrics = ["{names["metric"]}"]', "[method]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in method.items()]
+    Path("mine.toml").write_text("\n".join(lines))
+    commanded(f"run mine.toml --out {runs} --name file", capsys)
+
+
+@pytest.mark.parametrize("by", ["name", "entry point"])
+def test_things_of_ones_own_in_every_way_resumed_and_reported(
+    by: str, own: str, runs: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All kinds at once; every way gives the same numbers, and a report needs none of the user's code."""
+    if by == "entry point":
+        request.getfixturevalue("installed")
+    names = {kind: f"my-{kind}" if by == "entry point" else f"{own}:{name}" for kind, (_, name) in KINDS.items()}
+    run_in_every_way(names, runs, capsys)
+    resume(runs / "python", rounds=2)
+    for way in ("command", "file"):
+        commanded(f"resume {runs / way} --rounds 2", capsys)
+
+    results = {way: Result.read(runs / way) for way in ("python", "command", "file")}
+    for result in results.values():
+        assert {k: result.experiment[k]["name"] for k in ("method", "attack", "partition")} == {
+            k: names[k] for k in ("method", "attack", "partition")
+        }
+        assert result.experiment["method"]["gather"]["name"] == names["gather"]
+        assert [result.experiment[k] for k in ("data", "model")] == [names["data"], names["model"]]
+        assert [row["round"] for row in result.rows] == [1, 2]
+        assert [row["models"] for row in result.rows] == [row["models"] for row in results["python"].rows]
+        assert set(result.rows[-1]["bytes"]["up"]) == {"weights", "mood"}
+        assert result.last("overall")["best"] == max(a for a in result.per_client("overall") if a is not None)
+
+    request.getfixturevalue("monkeypatch").undo()  # no package, no folder
+    sys.modules.pop(own)
+    (runs.parent / f"{own}.py").unlink()
+    for way in results:
+        report([runs / way], runs / f"{way}.html")
+        page = (runs / f"{way}.html").read_text()
+        assert '"key":"best","title":"best client"' in page
+        assert all(names[kind] in page for kind in ("method", "data"))
+
+
+def test_a_wrapper_of_ones_own_and_what_an_upload_carries(own: str, runs: Path) -> None:
+    plan = small_experiment({"name": f"{own}:Mine", "lr": 0.05}, wrappers=f"{own}:MyWrapper", rounds=1)
     start(plan, out=runs, name="own")
-    written = json.loads((runs / "own" / "experiment.json").read_text())
-    assert written["method"]["name"] == f"{own}:Mine"
-    assert written["method"]["gather"]["name"] == f"{own}:MyGather"
-    assert [written[part]["name"] for part in ("attack", "partition")] == [f"{own}:MyAttack", f"{own}:MySplit"]
-    assert written["wrappers"] == [{"name": f"{own}:MyWrapper"}]
-    result = resume(runs / "own", rounds=2)
-    assert result.models == ["active", "overall"]
-    assert set(result.rows[-1]["bytes"]["up"]) == {"weights", "mood"}
+    assert json.loads((runs / "own" / "experiment.json").read_text())["wrappers"] == [{"name": f"{own}:MyWrapper"}]
     assert plan.method.leaves_client()["mood"] == "how the client feels"
 
 
-def test_data_model_and_metric_of_ones_own_by_config_file_and_command(
-    own: str, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Written in a config file, run and resumed by command, and shown where the file is no longer imported."""
-    Path("mine.toml").write_text(
-        f"""
-        data = "{own}:my_data"
-        model = "{own}:MyModel"
-        metrics = ["{own}:MY_METRIC"]
-        clients = 3
-        active = 1.0
-        alpha = 1.0
-        rounds = 1
-        workers = "inline"
-        [method]
-        name = "{own}:Mine"
-        """
-    )
-    for words in ("run mine.toml --out runs", "resume runs/users_own.Mine-users_own.my_data-a1-s1 --rounds 2"):
-        with pytest.raises(SystemExit) as leave:
-            main(words.split())
-        assert not leave.value.code, capsys.readouterr().err
-    (run,) = Path("runs").iterdir()
-    result = Result.read(run)
-    scores = result.last("active")
-    assert scores["best"] == max(a for a in scores["accuracy_per_client"] if a is not None)
-    sys.modules.pop(own)
-    Path(f"{own}.py").unlink()
-    report([run], Path("page.html"))
-    page = Path("page.html").read_text()
-    assert '"key":"best","title":"best client"' in page
-    assert f"{own}:Mine" in page
+@pytest.mark.usefixtures("installed")
+def test_what_a_package_declares_by_entry_point_is_known_by_its_short_name() -> None:
+    """A plain torch module among it, which becomes a classifier by its last layer."""
+    assert "my-method" in list(methods)
+    made: Any = build_named(Method, {"name": "my-method", "lr": 0.5})
+    assert plain(made)["name"] == "my-method"
+    assert made.lr == 0.5
+    assert metrics["my-metric"].title == "best client"
+    assert "my-metric" not in list(measures)
+    assert isinstance(build_model("my-model", (1, 8, 8), 3), Classifier)
 
 
 @pytest.mark.parametrize(
@@ -161,30 +212,6 @@ def test_what_is_no_metric_is_refused_in_one_line(own: str, settings: dict[str, 
         small_experiment("fedavg", **settings)
 
 
-def test_a_metric_is_declared_by_entry_point_and_is_no_measure(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("best", f"{own}:MY_METRIC", "fedstill.metric")
-    monkeypatch.setattr(
-        "fedstill.core.registry.declared_in", lambda group: (entry,) if group == "fedstill.metric" else ()
-    )
-    monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr(metrics, "_entries", dict(metrics._entries))
-    assert metrics["best"].title == "best client"
-    assert "best" not in list(measures)
-
-
-def test_a_package_declares_things_by_entry_point(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("mine", f"{own}:Mine", "fedstill.method")
-    monkeypatch.setattr(
-        "fedstill.core.registry.declared_in", lambda group: (entry,) if group == "fedstill.method" else ()
-    )
-    monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr(methods, "_entries", dict(methods._entries))
-    assert "mine" in list(methods)
-    made: Any = build_named(Method, {"name": "mine", "lr": 0.5})
-    assert plain(made)["name"] == "mine"
-    assert made.lr == 0.5
-
-
 @pytest.mark.parametrize("words", ["ls methods", "ls data", "advise", "doctor"])
 def test_an_installed_thing_that_cannot_be_loaded_is_a_line_and_stops_nothing(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -195,7 +222,7 @@ def test_an_installed_thing_that_cannot_be_loaded_is_a_line_and_stops_nothing(
         main(words.split())
     out, err = capsys.readouterr()
     assert not leave.value.code
-    assert "fedavg" in out or "mnist" in out
+    assert re.search(r"\bfed\w+\b|mnist", out.replace("fedstill", ""))
     (line,) = set(err.splitlines())
     assert re.fullmatch(r"note: .*gone.*not_there:Gone cannot be loaded: ModuleNotFoundError: .*; left out", line)
 

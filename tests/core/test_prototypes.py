@@ -7,7 +7,7 @@ import torch
 from smallest import same_bits
 from torch import nn
 
-from fedstill.core.prototypes import Prototypes, duplicate
+from fedstill.core.prototypes import Prototypes, duplicate, loaded, slots
 from fedstill.data.kinds import Image
 from fedstill.models import initial, models
 
@@ -81,3 +81,40 @@ def test_one_prototype_serves_all_clients_of_an_architecture() -> None:
     assert build(0, None).weight.data_ptr() != build(2, None).weight.data_ptr()  # type: ignore[union-attr]
     assert build(1, None).weight.shape == (1, 2)
     assert made == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "resnet8", "cnn1"])
+def test_a_copy_with_other_weights_is_what_loading_them_gives(name: str) -> None:
+    model, other = (initial(name, Image((3, 32, 32)), 10, seed) for seed in (1, 2))
+    weights = {key: tensor.contiguous() for key, tensor in other.state_dict().items()}
+    fast, slow = loaded(model, slots(model), weights), copy.deepcopy(model)
+    slow.load_state_dict(weights)
+    assert same_bits(dict(fast.state_dict()), dict(slow.state_dict()))
+    assert [(p.stride(), p.requires_grad) for p in fast.parameters()] == [
+        (p.stride(), p.requires_grad) for p in slow.parameters()
+    ]
+    with torch.no_grad():
+        next(fast.parameters()).zero_()
+    assert not same_bits(weights, dict(fast.state_dict()))  # the copy's weights are its own
+
+
+def test_weights_that_do_not_fit_are_refused_and_tied_ones_stay_tied() -> None:
+    model = Odd()
+    made = loaded(model, slots(model), {name: torch.ones_like(t) for name, t in model.state_dict().items()})
+    assert made.one.weight is made.two.weight
+    assert float(made.one.weight.detach().sum()) == 9
+    with pytest.raises(RuntimeError, match=r"Missing key.*two\.bias"):
+        loaded(model, slots(model), {name: t for name, t in model.state_dict().items() if name != "two.bias"})
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        loaded(model, slots(model), {**model.state_dict(), "one.bias": torch.ones(4)})
+
+
+def test_a_part_that_reads_its_weights_in_a_way_of_its_own_is_asked() -> None:
+    class Doubling(nn.Linear):
+        def _load_from_state_dict(self, state: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:
+            super()._load_from_state_dict({name: 2 * t for name, t in state.items()}, prefix, *rest)  # type: ignore[arg-type]
+
+    model = nn.Sequential(Doubling(2, 1))
+    assert slots(model) is None
+    made = loaded(model, None, {"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)})
+    assert made[0].weight.tolist() == [[2.0, 2.0]]

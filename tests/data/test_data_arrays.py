@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from smallest import images
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.data import load, load_clients, pool
-from fedstill.data.pixels import images
 
 IMAGES = np.arange(4 * 6 * 5, dtype=np.uint8).reshape(4, 6, 5)
 LABELS = np.array([0, 1, 0, 1])
@@ -90,7 +90,10 @@ NAN = np.where(np.arange(4)[:, None, None] == 2, np.nan, IMAGES.astype(float))
         ((IMAGES.astype(str), LABELS), "own data, train part: x is of type <U3; must be numbers"),
         (([[[1, 2]], [[1]]], [0, 1]), "own data, train part: x is ragged; all images must have one size"),
         ((IMAGES, LABELS - 1), "own data, train part: label -1 of sample 0; must be a whole number ≥ 0"),
-        ((IMAGES, LABELS + 0.5), "own data, train part: label 0.5 of sample 0; must be a whole number ≥ 0"),
+        (
+            (IMAGES, LABELS + 0.5),
+            "own data, train part: label 0.5 of sample 0; must be a whole number ≥ 0 (regression is not supported)",
+        ),
         ((IMAGES, [0, 1, np.nan, 1]), "own data, train part: label nan of sample 2; must be a whole number ≥ 0"),
         (
             {"x": IMAGES, "y": list("abab"), "classes": list("ac")},

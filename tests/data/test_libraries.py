@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedstill.core.errors import DataError
+from fedstill.core.errors import DataError, UsageError
 from fedstill.data import Reading, load
 from fedstill.data.kinds import Table, Tokens
 from fedstill.experiment.config import experiment
@@ -48,6 +48,18 @@ def test_a_polars_frame_is_what_its_csv_is(tmp_path: Path) -> None:
     assert_same(load(frame.with_columns(pl.col("sex").cast(pl.Categorical)), READING), wanted)
     assert_same(load(pl.concat([frame[:1], frame[1:]], rechunk=False), READING), wanted)
     assert_same(load(pl.scan_csv(csv(tmp_path)).collect(), READING), wanted)
+
+
+def test_a_torch_data_set_of_dictionaries_is_refused_by_what_it_gives() -> None:
+    class Pictures(torch.utils.data.Dataset[dict[str, Any]]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, place: int) -> dict[str, Any]:
+            return {"image": torch.zeros(1, 8, 8), "label": place % 2}
+
+    with pytest.raises(UsageError, match=r"give \(x, class number\) \(it gives dictionaries of image, label\)"):
+        load(Pictures())
 
 
 def test_a_polars_frame_with_dates_and_truths_runs_by_site(tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ def test_a_site_is_tested_on_its_own_test_part() -> None:
     assert ready.exam.pool[ready.exam.whole].x.unique().tolist() == [99.0]
 
 
+def test_a_small_site_alone_is_merged_with_the_smallest_other() -> None:
+    """Sites a, b, c, d have 8, 12, 3 and 2 samples; only d has fewer than 3, so it joins c."""
+    merged = staged(arrays(), partition=BySite(min_samples=3, small="merge"))
+    assert merged.client_names == ("a", "b", "c + d")
+    assert "1 small sites merged with c (d: 2)" in merged.notes
+
+
 def test_small_sites_are_refused_merged_or_dropped() -> None:
     with pytest.raises(UsageError, match=r"2 of 4 sites have fewer than 4 samples \(c: 3, d: 2\); ask for"):
         staged(arrays(), partition=BySite(min_samples=4))

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from fedstill.data import found, load
+from fedstill.data import load, located
 from fedstill.data.pixels import fitted
 
-there = [name for name, where in found() if where and "FEDSTILL_DATA" in os.environ and os.path.exists(where)]
+there = [name for name, where in located() if where and "FEDSTILL_DATA" in os.environ and os.path.exists(where)]
 
 
 @pytest.mark.skipif(not there, reason="FEDSTILL_DATA is not set, or holds no data set")

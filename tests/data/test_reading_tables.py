@@ -47,7 +47,12 @@ def test_a_csv_is_rows_with_labels_and_sites(tmp_path: Path) -> None:
     assert (data.class_names, data.train.y.tolist()) == (("ill", "well"), [0, 1, 0, 1])
     assert data.sites is not None
     assert (data.sites.names, data.sites.train.tolist()) == (("A", "B"), [1, 0, 1, 0])
-    assert data.notes == ("numbers: age, chol, seen", "categories: sex", "left out: name")
+    assert data.notes == (
+        "numbers: age, chol, seen",
+        "dates, as days since 1970: seen",
+        "categories: sex",
+        "left out: name",
+    )
 
 
 def test_every_form_of_a_table_is_the_same_data(tmp_path: Path) -> None:
@@ -162,6 +167,7 @@ BIG = "age,w,outcome\n" + "".join(f"{i},{i % 7},{'ab'[i % 2]}\n" for i in range(
             "no 2 rows in a row have one site and label",
         ),
         ("a,y\n", {"label": "y"}, "no rows"),
+        ("\n", {"label": "y"}, "empty"),
         ("y\na\nb\n", {"label": "y"}, "no column is left to learn from"),
     ],
 )

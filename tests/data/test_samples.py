@@ -5,10 +5,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from smallest import images
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.data import Dataset, Samples, batches
-from fedstill.data.pixels import fit, fitted, images
+from fedstill.data.pixels import fit, fitted
 from fedstill.data.samples import apportion
 
 

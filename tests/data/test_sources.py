@@ -15,7 +15,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedstill.core.errors import DataError, UsageError
-from fedstill.data import datasets, found, load, published
+from fedstill.data import datasets, load, located, published
 from fedstill.data.sources import Embedded
 
 RNG = np.random.default_rng(0)
@@ -176,6 +176,17 @@ def test_emnist_idx_files_are_turned_upright_and_counted_from_0(home):
     assert (data.classes, data.class_names[25]) == (26, "Z")
 
 
+def test_emnist_by_class_has_62_classes_counted_from_0_as_they_are(home):
+    """Digits, then capitals, then small letters: class 10 is A, class 61 is z. Labels begin at 0."""
+    assert told("emnist-byclass").endswith("(emnist-byclass-train-images-idx3-ubyte …, .gz or not)"), "no hub has it"
+    write_idx(home, GREY, np.array([1, 2, 61, 10, 5, 6], np.uint8), prefix="emnist-byclass-", test="test", end=".gz")
+    data = load("emnist-byclass")
+    assert data.train.y.tolist() == [1, 2, 61, 10, 5, 6]
+    assert np.array_equal(data.train.x[:, 0].numpy(), GREY.swapaxes(1, 2))
+    assert (data.classes, data.class_names[10], data.class_names[61]) == (62, "A", "z")
+    assert "emnist-letters is not on this machine" in told("emnist-letters"), "the splits are told apart"
+
+
 def test_emnist_npz_files_are_upright_already(home):
     write_npz(home / "emnist-letters-59k.npz")
     data = load("emnist-letters")
@@ -259,7 +270,7 @@ def test_damaged_files_are_named(home):
     path.write_bytes(b"")
     assert told("mnist").startswith(f"{path}: damaged or cut short, fetch it again (")
     np.savez(path, x_train=np.array([object()]), y_train=LABELS)
-    assert told(path).startswith(f"{path}: damaged or cut short, fetch it again (Object arrays")
+    assert told(path) == f"{path}: x_train holds Python objects, which are not read; save it as texts or numbers"
 
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"])
@@ -307,7 +318,7 @@ def test_a_missing_data_set_says_what_to_do():
 def test_a_missing_folder_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDSTILL_DATA", str(tmp_path / "nowhere"))
     assert told("mnist") == f"FEDSTILL_DATA = {tmp_path / 'nowhere'}: no such folder"
-    assert dict(found())["mnist"] is None
+    assert dict(located())["mnist"] is None
 
 
 def test_wrong_names_and_paths(tmp_path):
@@ -321,13 +332,13 @@ def test_wrong_names_and_paths(tmp_path):
 
 def test_found_says_where(home, monkeypatch):
     write_npz(home / "cifar10-15k.npz", COLOUR)
-    where = dict(found())
+    where = dict(located())
     assert set(where) == set(datasets)
     assert where["digits"] == "package scikit-learn"
     assert where["cifar10"] == str(home / "cifar10-15k.npz")
     assert where["cifar100"] is None
     monkeypatch.setattr(published, "_hub_installed", lambda: True)
-    assert dict(found())["svhn"] == "Hugging Face ufldl-stanford/svhn, downloaded at first use"
+    assert dict(located())["svhn"] == "Hugging Face ufldl-stanford/svhn, downloaded at first use"
 
 
 def test_every_source_has_a_line_of_its_own():
@@ -341,7 +352,7 @@ def test_anyone_can_register_a_data_set(monkeypatch):
     monkeypatch.setattr(datasets, "_entries", dict(datasets._entries))
     datasets.register("mine")(lambda: load((GREY, LABELS)))
     assert load("mine").classes == 4
-    assert dict(found())["mine"] == "registered"
+    assert dict(located())["mine"] == "registered"
 
 
 # the hub

@@ -115,3 +115,12 @@ def test_a_list_inside_a_list_is_one_on_the_site_too(site: tuple[MkDocsConfig, F
     made = config.plugins.on_page_markdown(text, page=page, config=config, files=files)
     shown = re.sub(r"\s+|</?p>", "", markdown.markdown(made))
     assert shown == "<ul><li>outer<ul><li>one,more</li><li>two</li></ul>after</li><li>next</li></ul>"
+
+
+def test_tutorials_are_notebooks_in_the_repository_and_pages_on_the_site(site: tuple[MkDocsConfig, Files]) -> None:
+    config, files = site
+    page = Page(None, files.src_uris["tutorials/index.md"], config)
+    source = page.file.content_string
+    made = config.plugins.on_page_markdown(source, page=page, config=config, files=files)
+    assert all((ROOT / "docs" / "tutorials" / link).exists() for link in links(source))
+    assert [link.replace(".ipynb", ".md") for link in links(source)] == links(made) != []

@@ -13,7 +13,7 @@ from torch import nn, tensor
 pytest.importorskip("opacus")
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.audit import audit, opened, own_others, sent
+from fedstill.experiment.audit import audit, observed_turns, opened, own_others
 from fedstill.experiment.audit_targets import by_discriminator
 from fedstill.experiment.inference import (
     auc,
@@ -85,7 +85,7 @@ def test_a_discriminator_that_knows_its_samples_gives_them_away(tmp_path: Path) 
     """A score of 1 for members and 0 for others is an AUC of 1: the reader's score is the discriminator's."""
     start(small_experiment(small_method("dafkd", local_steps=1), **SHOWN), out=tmp_path, name="run")
     scene = opened(RunDir.open(tmp_path / "run"))
-    each = dict(sent(scene))[0]
+    each = dict(observed_turns(scene))[0]
     score = by_discriminator(each)
     assert score is not None
     own, _ = own_others(scene, 0)

@@ -136,5 +136,52 @@ def test_every_claim_of_a_preset_is_over_its_cells(name: str) -> None:
     for claim in claims(name, preset.content):
         for row in (*claim.left, *claim.right):
             for column in claim.columns:
-                assert set(claim.metrics) <= cells.get((row, column), set(claim.metrics))
+                asked = {metric for metric in claim.metrics if column in claim.about(metric)}
+                assert asked
+                assert asked <= cells.get((row, column), asked)
         assert any((row, column) in cells for row in claim.left for column in claim.columns)
+
+
+def test_columns_with_metrics_of_their_own_are_judged_by_these_alone() -> None:
+    """x shows AMP, y shows FM: a claim over both is two statements, not four with two that nobody can measure."""
+    own = [{"label": "x", "metrics": ["amp"]}, {"label": "y", "metrics": ["fm"]}]
+    table = {**TABLE, "columns": own, "claims": [{"text": "so", "left": "A", "right": "B", "metrics": ["amp", "fm"]}]}
+    numbers = [number("A", "x", [0.9, 0.8]), number("B", "x", [0.6, 0.5])]
+    numbers += [number("A", "y", [0.1, 0.2], "fm"), number("B", "y", [0.4, 0.5], "fm")]
+    found = judged(claims("tiny", table), numbers)[0]
+    assert [s.text for s in found.statements] == ["A over B, x, amp", "A over B, y, fm"]
+    assert found.verdict == "held"
+
+
+def test_a_claim_is_also_judged_by_the_numbers_that_the_paper_prints() -> None:
+    """It has A at .7 ± .1 and B at .8 in AMP, so its own claim fails; A reaches a target in 9 rounds, B in > 60."""
+    numbers = [Number("A", "x", "amp", [], [0.7, 0.1]), Number("B", "x", "amp", [], 0.8)]
+    numbers += [Number("A", "x", "rounds_to:fedavg", [], 9), Number("B", "x", "rounds_to:fedavg", [], ">60")]
+    found = judged([made(columns=["x"]), made(columns=["x"], metrics=["rounds_to:fedavg"]), made()], numbers)
+    assert [judgement.paper for judgement in found] == ["not held", "held", None], "y is not printed"
+    assert found[0].evidence == "no record yet; not so in the paper's own numbers"
+    assert found[1].evidence == "no record yet"
+
+
+CONTRARY = {
+    ("dafkd/table3b", "sharing takes fewer rounds to every target"),
+    ("fedkf/table5", "F4: OCA is further ahead of ACA at α = 0.01 than at α = 1, in most cases"),
+    ("fedkf/table5", "F5: FedKF is better than FedKF-, in most cases"),
+    ("fedrad/table1", "FedRAD is better than every other method, with homogeneous and heterogeneous data"),
+}
+"""What a paper says although the numbers of the same table say otherwise. Anything else here would be a misreading."""
+
+
+def test_the_papers_own_numbers_show_what_they_claim() -> None:
+    contrary = set()
+    for name in presets():
+        preset = read_preset(name)
+        printed = [
+            Number(cell.row, cell.column, metric, [], cell.paper.get(metric))
+            for cell in preset.cells(full=True)
+            for metric in cell.metrics
+        ]
+        for judgement in judged(claims(name, preset.content), printed):
+            if judgement.paper not in ("held", None):
+                contrary.add((name, judgement.claim.text))
+    assert contrary == CONTRARY

@@ -3,16 +3,23 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from smallest import same_bits, small_experiment
+from smallest import same_bits, small_experiment, small_method
 
+import fedstill as fs
 from fedstill.cli import main
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.shelf import Storage
+from fedstill.data.kinds import Table
+from fedstill.data.renormalise import renormalised, same_form
 from fedstill.experiment.distil import distil, fusion, read_model
 from fedstill.experiment.export import write_model
+from fedstill.experiment.predict_rows import classify_rows
+from fedstill.experiment.ready import load_model
 from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 
@@ -37,6 +44,18 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_a_file_says_which_network_it_is(three: list[Path]) -> None:
     assert [read_model(file).recipe for file in three] == ["mlp", "mlp", "resnet8-slim"]
+
+
+def test_a_file_is_used_as_the_run_it_came_from(three: list[Path], tmp_path: Path) -> None:
+    x = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8) % 17
+    for client, file in enumerate(three):
+        of_run = load_model(file.parent / "run", str(client)).probabilities(x)
+        assert torch.equal(load_model(file).probabilities(x), of_run)
+    np.savez(tmp_path / "digits.npz", x=x.numpy())
+    found = classify_rows(three[2], tmp_path / "digits.npz")["rows"]
+    assert [row["probability"] for row in found] == of_run.max(-1).values.tolist()
+    with pytest.raises(UsageError, match=r"unknown model of .* 'overall'; known: 0"):
+        load_model(three[0], "overall")
 
 
 def test_three_models_of_two_networks_become_one_that_tells_digits(three: list[Path], tmp_path: Path) -> None:
@@ -104,3 +123,32 @@ def test_what_does_not_fit_is_named(three: list[Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"other.safetensors: its classes are not those of"):
         distil([three[0], other], target, how)
     assert not target.exists()
+
+
+def test_tables_of_hospitals_that_trained_apart_become_one_model(tmp_path: Path) -> None:
+    """Each has its own means, and only the second a missing age; whoever is above 50 is ill, everywhere."""
+    files = []
+    for place, (low, high) in enumerate(((20, 70), (35, 90))):
+        age = np.linspace(low, high, 200)
+        frame = pandas.DataFrame({"age": age, "sex": ["f", "m"] * 100, "ill": np.where(age > 50, "yes", "no")})
+        frame.loc[3 * place :: 60 if place else 999, "age"] = None if place else 20.0
+        method = small_method("local", epochs=20, optimizer="adam", lr=0.01)
+        run = fs.run(method, data=frame, label="ill", clients=1, active=1.0, rounds=1, partition="iid",
+                     workers="inline", out=tmp_path, name=f"hospital {place}", progress=False)  # fmt: skip
+        files.append(tmp_path / f"{place}.safetensors")
+        write_model(run.run_dir, files[-1], "0")
+    distil(files, tmp_path / "one.safetensors", fusion("dense", LIGHT))
+    new = pandas.DataFrame({"age": [25.0, 32.0, 68.0, 75.0], "sex": ["f", "m", "f", "m"]})
+    assert load_model(tmp_path / "one.safetensors").predict(new).tolist() == [0, 0, 1, 1]
+
+
+def test_rows_are_brought_to_another_sites_means() -> None:
+    """Age 50 is 1 deviation above a mean of 40, and 0 above one of 50; a missing age stays the mean. None of b's is."""
+    a = Table(("age",), (40.0,), (10.0,), ("age",), ("sex",), (("f", "m"),))
+    b = Table(("age",), (50.0,), (5.0,), (), ("sex",), (("f", "m"),))
+    rows = a.inputs(torch.tensor([[50.0, 1.0], [float("nan"), 0.0], [45.0, 0.0]]))
+    assert renormalised(rows, a, b).tolist() == [[0, 0, 1], [0, 1, 0], [-1, 1, 0]]
+    back = renormalised(b.inputs(torch.tensor([[50.0, 1.0]])), b, a)
+    assert back.tolist() == [[1, 0, 0, 1]]
+    assert same_form(a, b)
+    assert not same_form(a, Table(("age",), (40.0,), (10.0,), ("age",), ("sex",), (("m", "f"),)))

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from smallest import small_experiment, small_method
+from smallest import images, small_experiment, small_method
 
 from fedstill.core.shelf import Storage
-from fedstill.data.pixels import images
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.measures import Answers, accuracies, accuracy
 from fedstill.experiment.metrics import Scorer

@@ -16,7 +16,8 @@ from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, Record, matching, record_id, record_of
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
-from fedstill.experiment.verify import verified
+from fedstill.experiment.verify import Check, verified
+from fedstill.report.record_tables import OLDER_KERNELS, show_check
 
 SMALL: dict[str, Any] = {
     "method": {"name": "fedavg", "lr": 0.1, "epochs": 1},
@@ -109,6 +110,17 @@ def test_an_unfinished_run_is_no_record(tmp_path: Path, run: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text())
     with pytest.raises(RunError, match="3 of 9 rounds so far"):
         record_of(tmp_path)
+
+
+def test_who_has_newer_kernels_is_told_how_to_take_the_older_ones(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = record_of(run)
+    for same, told in ((False, True), (True, False)):
+        show_check(Check(record, {"every score": same}, {"cpu": ("AVX2", "AVX512")}))
+        assert (OLDER_KERNELS in capsys.readouterr().out) == told
+    show_check(Check(record, {"every score": False}, {"torch": ("2.12", "2.13")}))
+    assert OLDER_KERNELS not in capsys.readouterr().out
 
 
 def test_a_record_is_verified_bit_by_bit_and_a_false_one_is_found_out(run: Path) -> None:
@@ -225,9 +237,10 @@ def test_the_queue_takes_no_settings_of_a_single_table(capsys: pytest.CaptureFix
 
 
 def test_the_shipped_order_names_cells_that_exist(tmp_path: Path) -> None:
-    first = next(iter(queue.wanted(queue.turns(), Archive(tmp_path), tmp_path)))
-    assert first.cell == "fedkf/table5 · FedAvg × α = 0.1"
-    assert first.job.plan.rounds == 100
+    turns = queue.turns()
+    first = next(iter(queue.wanted(turns, Archive(tmp_path), tmp_path)))
+    assert first.cell.startswith(f"{turns[0].preset} · ")
+    assert first.job.plan.seed == turns[0].seeds[0]
 
 
 @pytest.mark.parametrize("text", ["", "2", "2d", "h"])

@@ -74,7 +74,7 @@ def test_killed_in_the_middle_of_a_round_it_resumes_to_the_same_bits(runs: Path)
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "client", "client flipped", "no side file"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "client", "clients", "slots", "no side file"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(runs: Path, damage: str) -> None:
     start(small_experiment(small_method("fedkf"), rounds=3), out=runs, name="run")
     whole = state_of(runs / "run")
@@ -88,8 +88,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(runs: Pat
     elif damage == "client":
         last = next((runs / "run" / "clients").glob("*-2.safetensors"))
         last.write_bytes(last.read_bytes()[:-10])
-    elif damage == "client flipped":  # still a record, of other numbers
-        last = next((runs / "run" / "clients").glob("*-2.safetensors"))
+    elif damage in ("clients", "slots"):  # still a record, of other numbers
+        last = next((runs / "run" / damage).glob("*-2.safetensors"))
         data = bytearray(last.read_bytes())
         data[-1] ^= 1
         last.write_bytes(data)

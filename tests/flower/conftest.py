@@ -41,6 +41,7 @@ def sites_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def federation(tmp_path_factory: pytest.TempPathFactory, sites_data: dict[str, Path]) -> Iterator[Federation]:
     """A hub with certificates and keys, and three sites."""
     made = Federation(tmp_path_factory.mktemp("federation"))
+    made.public = sites_data["public"]
     try:
         made.start_hub(*SITES, "rogue")
         for name in SITES:

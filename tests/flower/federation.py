@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
-STARTS = 300.0
-RUNS = 600.0
+STARTS = 1200.0
+RUNS = 3600.0
 SITES = ("site-a", "site-b", "site-c")
 LONG = pytest.mark.skipif(os.environ.get("FEDSTILL_DEPLOY_TESTS") != "all", reason="long form: make test-deploy")
 
@@ -73,12 +73,16 @@ class Federation:
             make_certificates(folder, ["127.0.0.1"])
         self.ca = folder / "ca.crt" if secure else None
         self.names: list[str] = []
+        self.public: Path | None = None
+        """Where the hub has the public set."""
 
-    def run(self, name: str, *words: str) -> None:
+    def run(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> None:
+        """Start fedstill with these words, in this process's environment or in `env` alone."""
+        here = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(self.folder)} if env is None else env
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [*FEDSTILL, *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(self.folder)},
+                env=here,
             )  # fmt: skip
 
     def log(self, name: str) -> str:
@@ -99,6 +103,7 @@ class Federation:
             words = [str(self.folder / w) if not w.startswith("--") else w for w in tls] + keys
         else:
             words = ["--insecure"]
+        words += [] if self.public is None else ["--public", str(self.public)]
         before = self.log("hub").count("hub ready") if (self.folder / "hub.log").exists() else 0
         self.run(
             "hub", "hub", "--host", "127.0.0.1", "--port", str(self.port), "--state", str(self.folder / "hub"), *words

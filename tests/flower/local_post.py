@@ -11,7 +11,7 @@ from fedstill.core.errors import FedstillError
 from fedstill.experiment.config import experiment
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.enrolment import deployable
-from fedstill.flower.post import Collected, Sent
+from fedstill.flower.post import Collected, UnderWay
 from fedstill.flower.serve import serve
 
 AVG: dict[str, Any] = {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "model": "mlp", "seed": 4}
@@ -23,7 +23,7 @@ class LocalPost:
     def __init__(self, sites: Mapping[str, Answer], audit: AuditLog | None = None) -> None:
         self.audit = audit or AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl")
         self.sites = dict(enumerate(sites.items(), 100))
-        self.under_way: dict[str, Sent] = {}
+        self.under_way: dict[str, UnderWay] = {}
         self.waiting: list[tuple[int, Collected]] = []
 
     def nodes(self) -> dict[int, tuple[str, str]]:

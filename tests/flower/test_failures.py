@@ -103,7 +103,7 @@ def database(federation: Federation) -> int:
 
 @LONG
 def test_a_killed_site_is_missed_and_comes_back_with_its_state(
-    federation: Federation, sites_data: dict[str, Path]
+    federation: Federation, sites_data: dict[str, Path], tmp_path: Path
 ) -> None:
     """SIGKILL in the middle of round 3: the round ends without the site, round 4 too, round 5 has it again.
 
@@ -127,7 +127,7 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
 
     def tell(told: Any) -> None:
         if "row" in told and told["row"]["round"] == 3:
-            federation.start_site("site-b", sites_data["site-b"])
+            federation.start_site("site-b", sites_data["site-b"], "--public", str(sites_data["public"]))
             back.set()
 
     federation.join("rogue", gate)
@@ -138,7 +138,7 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
     assert [list(row["missing_sites"]) for row in rows] == [[], [], ["site-b"], ["site-b"], []]
     assert "offline since the middle" in rows[2]["missing_sites"]["site-b"]
     assert rows[2]["seconds"]["clients"] < 60  # signs of life are missed long before the deadline
-    same = simulated_without(plan, [sites_data[n] for n in ("site-a", *SITES)], {2, 3}, client=2)
+    same = simulated_without(plan, [sites_data[n] for n in ("site-a", *SITES)], {2, 3}, 2, tmp_path)
     there = RunDir.open(home).latest()[0]
     assert there is not None
     ours, theirs = dict(leaves(same)), dict(leaves(there.server))
@@ -147,18 +147,18 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
         assert torch.allclose(tensor.double() / scale, theirs[name].double() / scale, rtol=0, atol=1e-5), name
 
 
-def simulated_without(plan: Any, data: list[Path], missed: set[int], client: int) -> Any:
-    """The server's state of a simulation in which one client is missing in these rounds."""
+def simulated_without(plan: Any, data: list[Path], missed: set[int], client: int, folder: Path) -> Any:
+    """The server's state of a simulation in which one client is missing in these rounds; `folder` has its shelves."""
     from fedstill.core.loop import rounds
     from fedstill.core.method import Reply
-    from fedstill.core.shelf import Storage
+    from fedstill.core.shelf import Storage, shelves
     from fedstill.experiment.config import experiment
     from fedstill.experiment.stage import stage
     from fedstill.transports import Inline
 
     known = {k: v for k, v in plan.items() if k != "name"}
     made = experiment({**known, "data": [str(path) for path in data], "active": 1.0})
-    ready = stage(made, Storage())
+    ready = stage(made, Storage(folder))
     inner = Inline(made.method, ready.party, ready.env.shelf("clients"))
 
     class Missing:
@@ -172,6 +172,8 @@ def simulated_without(plan: Any, data: list[Path], missed: set[int], client: int
     server = None
     for done in rounds(made.method, ready.env, Missing(), lambda t: list(range(made.clients)), made.rounds):
         server = done.server
+    for shelf in shelves(server):
+        shelf.save()
     return server
 
 
@@ -201,12 +203,60 @@ def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_d
         return said, os.urandom(1 << 30) if isinstance(question(head), Task) else sent
 
     federation.join("rogue", rogue)
-    home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 90})
+    before, stored = most_memory(federation), database(federation)
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 300})
     federation.leave()
     (row,) = RunDir.open(home).rows()
     assert "refused: its answer" in row["missing_sites"]["rogue"]
     assert sorted(row["client_seconds"]) == ["1", "2", "3"]
+    after = most_memory(federation)
+    print(f"1 GiB of noise: hub {before} MiB before, {after} MiB at most; hub.db {stored} bytes before,", end=" ")
+    print(f"{database(federation)} bytes after")
+    assert after - before < 256
     assert database(federation) < 64 << 20
+
+
+def most_memory(federation: Federation) -> int:
+    """The most memory that the hub's process has had so far, in MiB."""
+    status = Path(f"/proc/{federation.processes['hub'].pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) >> 10
+
+
+@LONG
+def test_memory_of_the_hub_is_bounded_before_anybody_is_known(federation: Federation) -> None:
+    """200 connections without a key: half send chunk after chunk of a body, half announce one and send little.
+
+    The hub answers 401 or closes the line, and is there for its sites all the same.
+    """
+    import socket
+    import ssl
+
+    trust = ssl.create_default_context(cafile=str(federation.ca))
+    before = most_memory(federation)
+    head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: hub\r\n"
+    lines: list[ssl.SSLSocket] = []
+    refused = 0
+    try:
+        for number in range(200):
+            raw = socket.create_connection(("127.0.0.1", federation.port), timeout=60)
+            lines.append(trust.wrap_socket(raw, server_hostname="127.0.0.1"))
+            chunked = number % 2 == 0
+            announced = b"tRaNsFeR-eNcOdInG: ChUnKeD" if chunked else b"Content-Length: 16000000"
+            lines[-1].sendall(head + announced + b"\r\n\r\n")
+            with contextlib.suppress(OSError):
+                for _ in range(8 if chunked else 1):
+                    lines[-1].sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n" if chunked else b"x")
+        for line in lines:
+            with contextlib.suppress(OSError):
+                refused += b" 401 " in line.recv(1000)
+    finally:
+        for line in lines:
+            line.close()
+    after = most_memory(federation)
+    print(f"200 lines without a key: {refused} answered 401; hub {before} MiB before, {after} MiB at most")
+    assert after - before < 256
+    with federation.hub() as hub:
+        assert hub.alive()
 
 
 @LONG

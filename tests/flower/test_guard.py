@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import io
 import json
 import os
 import socket
+import tarfile
 import threading
 import time
 from collections.abc import MutableMapping
@@ -57,6 +59,8 @@ class Door:
         self.guard = Guard(self.app, self.tokens, home / "runs", self.ring, AuditLog(self.audit), threading.Event())
         self.guard.ready.set()
         self.read = 0
+        self.more: list[tuple[str, str]] = []
+        """Headers beside those of a request."""
 
     def signed(self, name: str, stamp: str | None = None) -> dict[str, str]:
         from flwr.supercore.primitives.asymmetric import sign_message
@@ -75,6 +79,17 @@ class Door:
         method: str = "POST",
     ) -> tuple[int, bytes]:
         """A request whose body comes in pieces (a list), or not at all (None); its status and answer."""
+        return asyncio.run(self.asked(path, body, headers, client, method))
+
+    async def asked(
+        self,
+        path: str,
+        body: Any = b"",
+        headers: dict[str, str] | None = None,
+        client: str = "10.0.0.9",
+        method: str = "POST",
+    ) -> tuple[int, bytes]:
+        """The same, among others at the same time."""
         pieces = body if isinstance(body, list) else [body]
         events: list[Event] = [
             {"type": "http.request", "body": piece, "more_body": i + 1 < len(pieces)} for i, piece in enumerate(pieces)
@@ -93,9 +108,9 @@ class Door:
 
         scope = {
             "type": "http", "path": path, "method": method, "client": (client, 1), "server": ("10.0.0.1", 9080),
-            "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
+            "headers": [(k.lower().encode(), v.encode()) for k, v in [*(headers or {}).items(), *self.more]],
         }  # fmt: skip
-        asyncio.run(self.guard(scope, receive, send))
+        await self.guard(scope, receive, send)
         return given[0]["status"], b"".join(event.get("body", b"") for event in given[1:])
 
     def with_token(self, path: str, token: str, body: bytes = b"", method: str = "POST") -> int:
@@ -146,6 +161,28 @@ def test_bodies_are_bounded_however_they_come(door: Door) -> None:
 def test_a_body_that_never_ends_is_given_up(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "READING", 0.05)
     assert door.ask("/v1/fleet/push-object", [b"x", None], door.signed("site-a"))[0] == 408
+
+
+def test_a_site_that_sends_slowly_does_not_keep_the_others_waiting(door: Door) -> None:
+    """site-a begins more bodies than the hub reads at a time and ends none; site-b and the keeper are served."""
+
+    async def crowd() -> list[int]:
+        slow = [
+            asyncio.create_task(door.asked("/v1/fleet/push-object", [b"x", None], door.signed("site-a")))
+            for _ in range(2 * guard.AT_ONCE)
+        ]
+        await asyncio.sleep(0)
+        token = {"X-Fedstill-Token": door.tokens.keeper}
+        others = (
+            door.asked("/v1/fleet/pull-messages", b"", door.signed("site-b")),
+            door.asked("/fedstill/hub", b"", token),
+        )
+        found = [(await asyncio.wait_for(other, 20))[0] for other in others]
+        for task in slow:
+            task.cancel()
+        return found
+
+    assert asyncio.run(crowd()) == [200, 200]
 
 
 def test_a_revoked_key_stays_out_and_a_name_has_one_key(door: Door, tmp_path: Path) -> None:
@@ -223,9 +260,11 @@ def test_only_our_own_app_is_started(door: Door) -> None:
 def test_the_runtime_is_for_the_hubs_own_user_on_this_machine(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine, and another user of this one, cannot take a run's task."""
     assert door.ask("/v1/runtime/acquire-task")[0] == 401
+    for user, status in ((os.getuid(), 200), (0, 200), (os.getuid() + 1, 401), (None, 401)):
+        monkeypatch.setattr(guard, "owner", lambda host, port, user=user: user)
+        assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == status
+    monkeypatch.setattr(guard, "tells_owners", lambda: False)  # another system: the hub's secret is left
     assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == 200
-    monkeypatch.setattr(guard, "owner", lambda host, port: os.getuid() + 1)
-    assert door.ask("/v1/runtime/acquire-task", client="127.0.0.1")[0] == 401
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
@@ -233,6 +272,18 @@ def test_the_other_end_of_a_connection_has_an_owner() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         assert owner(*client.getsockname()) == os.getuid()
         assert owner("127.0.0.1", 1) is None
+        client.shutdown(socket.SHUT_WR)  # half closed, as somebody would who wants to be taken for nobody
+        assert owner(*client.getsockname()) is None
+
+
+@pytest.mark.parametrize("twice", ["flwr-public-key", "flwr-signature", "flwr-timestamp", "x-fedstill-token"])
+def test_a_credential_comes_once(door: Door, twice: str) -> None:
+    """Of two keys in one request the guard would check one, and Flower might read the other."""
+    headers = {**door.signed("site-a"), "x-fedstill-token": door.tokens.keeper}
+    for second in (twice.upper(), twice):
+        door.more = [(second, headers[twice])]
+        assert door.ask("/v1/fleet/pull-messages", b"", headers)[0] == 400
+    assert door.app.bodies == []
 
 
 def test_a_hub_that_is_starting_says_so(door: Door) -> None:
@@ -264,6 +315,7 @@ def _push(
         (_push(reply_to=""), "answers none"),
         (_push(objects=20_000), "more than 1024 objects"),
         (_push(messages=2), "one message"),
+        (_push(reply_to="q" * (1 << 20)), "an announcement of"),
         (b"\xff\xff", "can be read"),
     ],
 )
@@ -300,6 +352,9 @@ def test_an_answer_has_no_more_bytes_than_its_run_allows(door: Door, tmp_path: P
     assert [pushed() for _ in range(7)] == [200] * 5 + [413] * 2
     announced("q1", taken)
     assert pushed() == 413
+    other = _push(reply_to="q1", run=9, objects=2)
+    assert door.ask("/v1/fleet/push-messages", other, door.signed("site-a"))[0] == 403  # its objects would be kept too
+    assert door.app.bodies[-1] != other
     announced("q2", PushMessagesResponse().SerializeToString())
     assert pushed() == 413
     announced("q3", taken)
@@ -312,6 +367,24 @@ def test_a_site_asks_for_nothing_but_what_sites_need(door: Door) -> None:
     for what in ("register-node", "unregister-node", "push-messages/", "anything"):
         assert door.ask(f"/v1/fleet/{what}", b"", door.signed("site-a"))[0] == 404
     assert door.app.bodies == []
+
+
+def test_a_runs_folder_and_plan_are_given_and_a_damaged_plan_is_said(door: Door, tmp_path: Path) -> None:
+    """Hidden files stay; a plan that is no JSON is a line for whoever asks, not a fault of the hub."""
+    folder = tmp_path / "runs" / "demo"
+    (folder / "models").mkdir(parents=True)
+    for file in ("experiment.json", "models/a", ".lock"):
+        (folder / file).write_text('{"seed": 1}')
+    token = {"X-Fedstill-Token": door.tokens.make("bob", "read", 1)}
+    with tarfile.open(fileobj=io.BytesIO(door.ask("/fedstill/runs/demo", headers=token)[1])) as tar:
+        assert sorted(tar.getnames()) == ["demo", "demo/experiment.json", "demo/models", "demo/models/a"]
+    assert door.ask("/fedstill/plans/demo", headers=token) == (200, b'{"seed": 1}')
+    (folder / "experiment.json").write_text('{"seed"')
+    status, said = door.ask("/fedstill/plans/demo", headers=token)
+    assert status == 409
+    assert "its experiment.json is damaged" in json.loads(said)["detail"]
+    assert door.ask("/fedstill/plans/../demo", headers=token)[0] == 400
+    assert door.ask("/fedstill/runs/..", headers=token)[0] == 400
 
 
 def test_health_is_for_everybody_and_numbers_for_readers(door: Door, tmp_path: Path) -> None:

@@ -4,17 +4,20 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from federation import LONG, RUNS, STARTS, Federation, waited
-from test_units import command
+from test_units import command, yaml
 
 from fedstill.core.record import leaves
 from fedstill.experiment.rundir import RunDir
@@ -105,6 +108,35 @@ def test_the_guide_word_for_word(terminal: Terminal) -> None:
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
+def test_a_hub_that_drips_does_not_keep_a_site(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """Its answer comes byte by byte and never ends, each byte within the site's patience: SIGTERM ends the site."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    asked, over = threading.Event(), threading.Event()
+
+    def drip() -> None:
+        line, _ = listening.accept()
+        with line, contextlib.suppress(OSError):
+            line.recv(1 << 16)
+            asked.set()
+            line.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not over.wait(0.5):
+                line.sendall(b"x")
+
+    threading.Thread(target=drip, daemon=True).start()
+    made = Federation(tmp_path, secure=False)
+    made.address = f"127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        made.start_site("site-a", sites_data["site-a"], wait=False)
+        assert asked.wait(STARTS)
+        made.processes["site-a"].terminate()
+        assert made.processes["site-a"].wait(60) == 0
+        assert "connected to" not in made.log("site-a")
+    finally:
+        over.set()
+        made.close()
+        listening.close()
+
+
 def test_the_services_commands_run(sites_data: dict[str, Path], tmp_path: Path) -> None:
     """The units' own command lines, with this machine's paths; the third site is started by its kit's script."""
     made = Federation(tmp_path)
@@ -138,10 +170,57 @@ def test_the_services_commands_run(sites_data: dict[str, Path], tmp_path: Path) 
             made.until_logged(site, "connected to")
         waited(lambda: "connected to" in log.read_text(), STARTS, "site-c from its kit")
         (tmp_path / "hub").symlink_to(tmp_path / "state-hub" / "hub")
-        home = made.deploy({"method": {"name": "fedavg", "epochs": 1}, "model": "mlp", "rounds": 1})
-        (row,) = RunDir.open(home).rows()
-        assert row["missing_sites"] == {}
-        assert sorted(row["client_seconds"]) == ["0", "1", "2"]
+        one_round_with_all(made)
     finally:
         terminal.close()
+        made.close()
+
+
+def one_round_with_all(made: Federation) -> None:
+    home = made.deploy({"method": {"name": "fedavg", "epochs": 1}, "model": "mlp", "rounds": 1})
+    (row,) = RunDir.open(home).rows()
+    assert row["missing_sites"] == {}
+    assert sorted(row["client_seconds"]) == ["0", "1", "2"]
+
+
+def container(name: str, service: dict[str, Any], made: Federation, data: dict[str, Path]) -> tuple[list[str], Path]:
+    """A service's command, and a folder that has what its container has: the files it mounts, and its own state."""
+    root = made.folder / "containers" / name
+    for volume in service["volumes"]:
+        here, there, *_ = volume.split(":")
+        target = root / there.removeprefix("/")
+        if here.startswith("./"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file = Path(here)
+            shutil.copy(data[file.stem] if file.suffix == ".npz" else made.folder / file.name, target)
+        else:
+            target.mkdir(parents=True)
+    words = [f"{root}{word}" if word.startswith("/") else word for word in shlex.split(service["command"])]
+    return [{"hub:9080": made.address, "9080": str(made.port)}.get(word, word) for word in words], root
+
+
+def test_the_compose_files_commands_run(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """Each container as a process: its own command and environment, with the files that it mounts and no others."""
+    services = yaml.safe_load((GUIDE.parent / "deploy" / "compose.yaml").read_text())["services"]
+    made = Federation(tmp_path)
+    needed = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    try:
+        for name in services:
+            if name != "hub":
+                made.key(name)
+        for name, service in services.items():
+            words, root = container(name, service, made, sites_data)
+            env = {
+                key: f"{root}{value}" if value.startswith("/") else value
+                for key, value in service["environment"].items()
+            }
+            made.run(name, *words, env={**needed, **env})
+            if name == "hub":
+                made.until_logged("hub", "hub ready")
+                (tmp_path / "hub").symlink_to(root / "state" / "hub")
+        for name in services:
+            if name != "hub":
+                made.until_logged(name, "connected to")
+        one_round_with_all(made)
+    finally:
         made.close()

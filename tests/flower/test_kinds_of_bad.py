@@ -16,7 +16,7 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError
 from fedstill.experiment.config import experiment
 from fedstill.flower.enrolment import deployable
-from fedstill.flower.messages import Enrol, ExamRequest, Models, Refusal, Task, answer, question
+from fedstill.flower.messages import FORMAT, Enrol, ExamRequest, Models, Refusal, Task, answer, question
 from fedstill.flower.policy import Policy
 from fedstill.flower.roster import Roster
 from fedstill.flower.site import Site
@@ -114,7 +114,7 @@ def test_every_kind_of_bad_question_is_refused_by_a_site(sites_data: dict[str, P
     method = hub.plan.method
     down = record.dumps(method.download(hub.env.at(0), method.init_server(hub.env.at(0))))
     models = record.dumps(Models({"overall": hub.env.initial()}))
-    enrol = Enrol(run="r", run_id=ID, format=2, experiment=json.dumps(hub.plan.plain()), signature="")
+    enrol = Enrol(run="r", run_id=ID, format=FORMAT, experiment=json.dumps(hub.plan.plain()), signature="")
     refused = tried = 0
     for good, body in (
         (enrol, None), (Task(**common, kept=0), down), (ExamRequest(**common), models),

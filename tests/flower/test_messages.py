@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from federation import LONG, SITES, Answer
 from local_post import AVG, LocalPost, local_run
 
@@ -14,7 +15,18 @@ from fedstill.core.errors import FedstillError
 
 pytest.importorskip("pydantic", reason="the deployed form needs the extra fedstill[flower]")
 
-from fedstill.flower.messages import Enrolled, Marks, Refusal, Task, answer, question, readable
+from fedstill.flower.messages import (
+    LARGEST_HEAD,
+    Enrolled,
+    ExamRequest,
+    Marks,
+    Refusal,
+    Task,
+    Work,
+    answer,
+    question,
+    readable,
+)
 from fedstill.flower.roster import Roster
 from fedstill.flower.site import Site
 
@@ -45,7 +57,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "keys": {"kind": "keys", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "deadline": 9.0},
     "shares": {
         "kind": "shares", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "deadline": 9.0,
-        "keys": [[0, "ab" * 32, "cd" * 32]],
+        "keys": [[0, "ab" * 32, "cd" * 32, "ef" * 100]],
     },
     "masked": {
         "kind": "masked", "run": "r", "run_id": ID, "round": 0, "client": 0, "setting": "{}", "kept": 0,
@@ -57,7 +69,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "keys given": {
         "kind": "keys given", "run": "r", "run_id": ID, "round": 0, "client": 0, "site": "site-a",
-        "masking": "ab" * 32, "sealing": "cd" * 32,
+        "masking": "ab" * 32, "sealing": "cd" * 32, "signature": "",
     },
     "shares given": {
         "kind": "shares given", "run": "r", "run_id": ID, "round": 0, "client": 0, "site": "site-a",
@@ -182,6 +194,14 @@ def test_random_changes_end_in_a_message_or_in_a_line(count: int) -> None:
     assert 0 < passed < count
 
 
+def test_a_head_of_many_bytes_is_not_read() -> None:
+    """Each is a good message, but for the blanks behind it."""
+    for read, kind in ((answer, "work"), (question, "task")):
+        read(written(GOOD[kind]) + b" " * 1000)
+        with pytest.raises(FedstillError, match="a head of"):
+            read(written(GOOD[kind]) + b" " * LARGEST_HEAD)
+
+
 def test_a_strangers_words_obey_no_terminal() -> None:
     assert readable("a\x1b]0;title\x07\r\n\u202eb") == "a?]0;title????b"
     assert len(readable("x" * 5000)) == 300
@@ -290,6 +310,29 @@ def test_every_kind_of_bad_work_is_named_and_the_run_goes_on(sites_data: dict[st
     assert rows[-1]["models"]["overall"]["amp"] > 0.2  # ten classes: it has learnt, whatever the rogue sent
 
 
+def test_a_site_that_fails_again_and_again_is_left_out(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """One failure, a good turn, and two failures in a row: only then it is asked no more, and that is said."""
+    inner = Site("rogue", str(sites_data["site-a"]), tmp_path / "rogue")
+    asked_in: list[int] = []
+
+    def rogue(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        asked = question(head)
+        if isinstance(asked, Task):
+            asked_in.append(asked.round)
+            if asked.round != 1:
+                return written(GOOD["work"]), b"noise"
+        return inner.answer(head, body)
+
+    news: list[Any] = []
+    rows = local_run(
+        {**sites_of(sites_data, tmp_path), "rogue": rogue}, tmp_path / "runs", news, rounds=6, quarantine=2
+    )
+    assert asked_in == [0, 1, 2, 3]
+    assert [list(row["missing_sites"]) for row in rows] == [["rogue"], [], *[["rogue"]] * 4]
+    assert "in quarantine after 2 failures" in rows[-1]["missing_sites"]["rogue"]
+    assert "site rogue is in quarantine after 2 failures" in " ".join(item.get("note", "") for item in news)
+
+
 ROGUE_MARKS: dict[str, Any] = {
     "more right than there are": {"right": {"overall": 10**6, "aggregated": 1}},
     "another total": {"total": 10**6},
@@ -311,11 +354,76 @@ def test_bad_marks_are_left_out_and_named(sites_data: dict[str, Path], tmp_path:
         found = answer(said)
         return (_changed(said, **ROGUE_MARKS[kinds[found.round]]), None) if isinstance(found, Marks) else (said, sent)
 
-    rows = local_run({**honest, "rogue": rogue}, tmp_path / "runs", rounds=len(kinds))
+    rows = local_run({**honest, "rogue": rogue}, tmp_path / "runs", rounds=len(kinds), quarantine=10**6)
     for kind, row in zip(kinds, rows, strict=True):
         assert row["unexamined_sites"] == ["rogue"], kind
         assert row["models"]["overall"]["accuracy_per_client"][0] is None
         assert 0 <= row["models"]["overall"]["amp"] <= 1
+
+
+def test_a_site_that_gives_no_marks_is_not_waited_for_in_every_round(
+    sites_data: dict[str, Path], tmp_path: Path
+) -> None:
+    """It works, but leaves exams unanswered, each time to the deadline: after two of them it is examined no more."""
+    honest = sites_of(sites_data, tmp_path)
+    inner = Site("rogue", str(sites_data["site-a"]), tmp_path / "rogue")
+    exams: list[int] = []
+
+    def rogue(head: bytes, body: bytes | None) -> Any:
+        asked = question(head)
+        if isinstance(asked, ExamRequest):
+            exams.append(asked.round)
+            return FedstillError("no answer within 600 s")
+        return inner.answer(head, body)
+
+    news: list[Any] = []
+    rows = local_run({**honest, "rogue": rogue}, tmp_path / "runs", news, rounds=4, quarantine=2)
+    assert exams == [0, 1]
+    assert [row["unexamined_sites"] for row in rows] == [["rogue"]] * 4
+    assert [row["missing_sites"] for row in rows] == [{}] * 4
+    assert "site rogue is examined no more after 2 exams without marks" in " ".join(n.get("note", "") for n in news)
+
+
+@pytest.mark.parametrize("claimed", [96, 10**9])
+def test_label_counts_give_a_site_no_more_say_than_its_share(
+    sites_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claimed: int
+) -> None:
+    """FedGen weighs sites class by class, as they count. Three sites of 96 samples, and a fourth that says 10^9 of them
+    are of class 0: with 96 enrolled it is refused; with 10^9 enrolled it counts as 288 here as well, rounded up.
+    """
+    from dataclasses import replace
+
+    import fedstill.methods.fedgen as fedgen
+
+    sites = sites_of(sites_data, tmp_path)
+    inner = Site("z-rogue", str(sites_data["site-a"]), tmp_path / "rogue")
+    honest, seen = sites["site-a"], list[Any]()
+
+    def first(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        said, sent = honest(head, body)
+        seen.extend([record.loads(sent)] if sent else [])
+        return said, sent
+
+    def rogue(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        asked = question(head)
+        if isinstance(asked, Task):
+            named = {"run": asked.run, "run_id": asked.run_id, "round": 0, "client": asked.client, "site": "z-rogue"}
+            labels = torch.zeros_like(seen[0].labels)
+            labels[0] = 10**9
+            return Work(**named, seconds=1.0).dumps(), record.dumps(replace(seen[0], labels=labels))
+        said, sent = inner.answer(head, body)
+        if isinstance(answer(said), Enrolled):
+            said = _summary(_changed(said, samples=claimed), size=max(claimed, 120), counts=[max(claimed, 120)])
+        return said, sent
+
+    counted: list[Any] = []
+    counts_of = fedgen.counts_of
+    monkeypatch.setattr(fedgen, "counts_of", lambda uploads: counted.append(counts_of(uploads)) or counted[-1])
+    method = {"name": "fedgen", "epochs": 1, "generator_steps": 1}
+    (row,) = local_run({**sites, "site-a": first, "z-rogue": rogue}, tmp_path / "runs", rounds=1, method=method)
+    refused = {"z-rogue": "refused: label counts of 1e+09 samples, enrolled were 96"}
+    assert row["missing_sites"] == (refused if claimed == 96 else {})
+    assert counted[0].sum(1).tolist() == [96, 96, 96, *([] if claimed == 96 else [288])]
 
 
 ROGUE_ENROLMENTS: dict[str, Any] = {

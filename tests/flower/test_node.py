@@ -232,3 +232,49 @@ def test_a_hub_that_turns_a_site_away_ends_it_with_a_line(monkeypatch: pytest.Mo
     hub.spoil = lambda path: httpx.Response(401) if path == "activate-node" else None
     with pytest.raises((RunError, AssertionError), match=r"takes sites with a registered key|RunError"):
         served(hub, monkeypatch, tmp_path)
+
+
+def test_nobody_answers_for_another(tmp_path: Path) -> None:
+    """Node 7 was asked: what node 8 sends in answer is not taken for it, what node 7 sends is."""
+    from fedstill.flower.api.parcels import Parcel
+    from fedstill.flower.audit import AuditLog
+    from fedstill.flower.content import packed
+    from fedstill.flower.post import Post, UnderWay
+
+    class Coming:
+        sender = 8
+
+        def announced(self, asked: list[str], limit: int) -> Any:
+            return [(number, self.sender, Parcel("x", [])) for number in asked]
+
+        def read(self, parcel: Parcel, limit: int) -> Any:
+            return packed(b"head")
+
+    post, app = Post(None, tmp_path, AuditLog(tmp_path / "audit.jsonl")), Coming()
+    post.app = app  # type: ignore[assignment]
+    post.under_way = {"question": UnderWay(7)}
+    assert list(post.collect(100)) == []
+    app.sender = 7
+    assert list(post.collect(100)) == [(7, (b"head", None))]
+
+
+def test_a_parcel_has_no_more_objects_and_bytes_than_its_reader_takes() -> None:
+    """Of 8 MiB there are at most one whole chunk of 5 MiB and 16 objects beside; reading ends with the ninth MiB."""
+    from fedstill.core.errors import FedstillError
+    from fedstill.flower.api.parcels import Parcel
+
+    def tree(objects: int) -> ObjectTree:
+        return ObjectTree(object_id="root", children=[ObjectTree(object_id=str(i)) for i in range(objects)])
+
+    limit, pulled = 8 << 20, list[str]()
+    with pytest.raises(FedstillError, match="it has more than 17 objects"):
+        Parcel.of(tree(20_000), limit)
+    parcel = Parcel.of(tree(16), limit)
+
+    def pull(name: str) -> bytes:
+        pulled.append(name)
+        return bytes(1 << 20)
+
+    with pytest.raises(FedstillError, match="it is larger than 8 MiB"):
+        parcel.fetch(pull, limit)
+    assert len(pulled) == 9

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from fedstill.flower.messages import (
     answer,
 )
 from fedstill.flower.policy import Policy, read_policy
-from fedstill.flower.runbook import RunBook, agreed_part
+from fedstill.flower.runbook import RunBook, consented_part
 from fedstill.flower.site import Site
 from fedstill.flower.worker import Cancelled, Job, Worker
 
@@ -155,6 +156,8 @@ def test_code_that_the_hub_names_is_never_imported(site: Callable[..., Site], mo
 def test_a_task_of_another_experiment_is_refused(site: Callable[..., Site]) -> None:
     """Enrolled for fedavg with a batch of 64; then the task says fedgen, a batch of 32, other data statistics."""
     hub = Hub(site())
+    assert "another run's" in hub.task(replace(hub.setting, run_id="f" * 32)).why  # the very first one, too
+    assert "there twice" in hub.task(replace(hub.setting, sites=("site-a",) * 3)).why  # three parties of one site
     assert not isinstance(hub.task(), Refusal)
     plan = dict(hub.setting.experiment)
     for spoilt in (
@@ -238,13 +241,68 @@ def test_a_test_part_of_the_hubs_choice_says_nothing(site: Callable[..., Site]) 
     assert (marks.total, marks.right) == (0, {})
 
 
-def test_time_and_bytes_of_a_run_are_bounded(site: Callable[..., Site]) -> None:
+def test_turns_and_bytes_of_a_run_are_bounded(site: Callable[..., Site]) -> None:
+    """Two turns and no more; and with the first turn's bytes both ways, a second exceeds what a run may move."""
     hub = Hub(site(turns_per_run=2))
     assert [isinstance(hub.task(), Refusal) for _ in range(3)] == [False, False, True]
+    (file,) = (hub.site.state / "runs").glob("*/run.json")
+    moved = json.loads(file.read_text())["bytes"]
+    hub.site.policy = Policy(run_bytes=moved + 1000)
+    assert f"this run moved {moved} bytes here" in hub.task().why
+    assert f"this run moved {moved} bytes here" in hub.exam().why
 
 
-def test_a_large_download_is_refused(site: Callable[..., Site]) -> None:
-    assert "this site's policy allows 1000" in Hub(site(turn_bytes=1000)).task().why
+def test_questions_that_are_no_turns_are_bounded_too(site: Callable[..., Site], tmp_path: Path) -> None:
+    """Each is a line in the site's log: with two turns a run, 108 enrolments are taken and no more."""
+    here = site(turns_per_run=2)
+    asked = asked_to_enrol().dumps()
+    found = [isinstance(answer(here.answer(asked)[0]), Enrolled) for _ in range(110)]
+    assert found == [True] * 108 + [False] * 2
+    assert [e["event"] for e in audit.entries(tmp_path / "state" / "audit.jsonl")].count("enrolled") == 108
+    with pytest.raises(FedstillError, match="108 questions in this run"):
+        RunBook(ID, "x", asked=108).with_question(Policy(turns_per_run=2))
+
+
+def test_data_that_are_not_read_in_time_are_a_line(
+    sites_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstill.flower.worker.STARTS", 0.0)
+    worker = Worker(Job("site-a", str(sites_data["site-a"]), tmp_path / "state"), lambda text: None)
+    with pytest.raises(RunError, match="data were not read within 0 s"):
+        worker.start()
+    assert worker.process is None
+
+
+def site_turn() -> Any:
+    from fedstill.core.turn import turn
+
+    return turn
+
+
+def test_a_large_download_and_a_large_upload_are_refused(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a download nothing is read; an upload that is larger than its download (here by what was put in) stays."""
+    hub = Hub(site(turn_bytes=1000))
+    assert "a body of" in hub.task().why
+    assert "this site's policy allows 1000" in hub.task().why
+    hub.site.policy = Policy(turn_bytes=200_000)
+    assert isinstance(hub.task(), Work)
+    taken = site_turn()
+
+    def swollen(*given: Any) -> tuple[Any, Any]:
+        state, upload = taken(*given)
+        return state, replace(upload, weights={**upload.weights, "more": torch.zeros(100_000)})
+
+    monkeypatch.setattr("fedstill.flower.site.turn", swollen)
+    assert "an upload of" in hub.task(round=1).why
+
+
+def test_a_turn_of_too_few_steps_is_refused(site: Callable[..., Site]) -> None:
+    """96 samples in batches of 64 are two steps in an epoch."""
+    found = answer(site(least_steps=3).answer(asked_to_enrol(method=method(batch=64, epochs=1)).dumps())[0])
+    assert "2 steps a turn: this site's policy asks for 3 at least" in found.why  # type: ignore[union-attr]
+    assert isinstance(Hub(site(least_steps=2), method=method(batch=64, epochs=1)).enrolled, Enrolled)
 
 
 DECLARING: list[dict[str, Any]] = [
@@ -279,7 +337,7 @@ def test_only_a_known_persons_experiment_is_taken(site: Callable[..., Site], tmp
     alice, public = make_person_key(tmp_path / "alice")
     mallory, _ = make_person_key(tmp_path / "mallory")
     here = site(signers=(public,))
-    plan = agreed_part(json.loads(asked_to_enrol().experiment))
+    plan = consented_part(json.loads(asked_to_enrol().experiment))
 
     def asked(signature: str, **settings: Any) -> Any:
         return answer(here.answer(asked_to_enrol(signature=signature, **settings).dumps())[0])
@@ -297,12 +355,14 @@ def test_a_signature_begins_one_run_only(site: Callable[..., Site], tmp_path: Pa
     """A hub that kept alice's signature cannot begin her experiment anew, with nothing remembered of it."""
     alice, public = make_person_key(tmp_path / "alice")
     here = site(signers=(public,))
-    signature = signing.sign(alice, "r", agreed_part(json.loads(asked_to_enrol().experiment)))
+    signature = signing.sign(alice, "r", consented_part(json.loads(asked_to_enrol().experiment)))
     first = asked_to_enrol(signature=signature)
     assert isinstance(answer(here.answer(first.dumps())[0]), Enrolled)
     assert isinstance(answer(here.answer(first.dumps())[0]), Enrolled)  # the same run goes on
     again = first.model_copy(update={"run_id": "f" * 32})
     assert "was begun before" in answer(here.answer(again.dumps())[0]).why  # type: ignore[union-attr]
+    shutil.rmtree(here.state / "runs")  # an old run's folder, that --keep-days deleted
+    assert "was begun before" in answer(here.answer(first.dumps())[0]).why  # type: ignore[union-attr]
 
 
 def test_an_experiment_waits_for_approval(site: Callable[..., Site]) -> None:

@@ -1,5 +1,6 @@
 """Running it for years: roles, logs, health, copies, old runs, deploy's patience."""
 
+import io
 import json
 import os
 import sqlite3
@@ -7,6 +8,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -37,11 +39,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flow
 
 
 def _order(run: str, **settings: Any) -> bytes:
+    return _order_of(run, json.dumps(settings))
+
+
+def _order_of(run: str, experiment: str) -> bytes:
     from flwr.common.serde import user_config_to_proto
     from flwr.proto.control_pb2 import StartRunRequest
 
     request = StartRunRequest.FromString(_start_request(app_bundle()))
-    order = user_config_to_proto({"run": run, "experiment": json.dumps(settings)})
+    order = user_config_to_proto({"run": run, "experiment": experiment})
     for name, value in order.items():
         request.override_config[name].CopyFrom(value)
     return bytes(request.SerializeToString())
@@ -71,7 +77,11 @@ def test_where_approval_is_asked_for_nobody_starts_alone(tmp_path: Path) -> None
     assert started("other", **plan) == 403
     assert started("r", approve, **plan) == 401  # an approve token does not start
     assert started("any", door.tokens.keeper, **plan) == 200
-    assert door.with_token("/fedstill/approvals", approve, b"noise") == 400
+    for noise in (b"noise", b"[" * 10**6, b"[]", b'{"run": "r", "experiment": 7}'):
+        assert door.with_token("/fedstill/approvals", approve, noise) == 400
+        assert door.with_token("/fedstill/keys", door.tokens.keeper, noise) == 400
+    for text in ("7", "[" * 10**5, "{"):
+        assert door.with_token("/v1/control/start-run", start, _order_of("r", text)) == 400
     assert [e["by"] for e in audit.entries(door.audit) if e["event"] == "approved"] == ["alice", "bob"]
 
 
@@ -269,6 +279,38 @@ def test_deploy_bears_a_hub_that_stumbles(tmp_path: Path) -> None:
     refusing: Any = StubHub(1, 403)
     with pytest.raises(FedstillError, match="stumbled"):
         deploy(refusing, "r", {}, tmp_path, 1.0, news.append)
+
+
+def line_to(answer: Callable[[httpx.Request], httpx.Response]) -> HubClient:
+    """A line to a hub that answers as it likes."""
+    hub = HubClient.__new__(HubClient)
+    hub.address = "hub.example:1"
+    hub.http = httpx.Client(base_url="http://hub.example", transport=httpx.MockTransport(answer))
+    return hub
+
+
+def test_what_a_hub_sends_instead_of_a_run_is_a_line(tmp_path: Path) -> None:
+    """A plan under HTTP 500, a folder that is no tar, another folder, one that climbs out: an error in one line."""
+    stumbling = line_to(lambda request: httpx.Response(500, json={"detail": "stumbled"}))
+    with pytest.raises(FedstillError, match="stumbled"):
+        stumbling.plan_of("r")
+    assert line_to(lambda request: httpx.Response(404)).plan_of("r") is None
+
+    def packed(name: str) -> bytes:
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo(name))
+        return made.getvalue()
+
+    for sent in (b"noise", b"", packed("other/x"), packed("../r/x"), packed("/r")):
+        hub = line_to(lambda request, sent=sent: httpx.Response(200, content=sent))  # type: ignore[misc]
+        with pytest.raises(FedstillError, match="what it sent is no run's folder"):
+            hub.fetch("r", tmp_path / "home")
+    assert list((tmp_path / "home").iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+    (tmp_path / "home").rmdir()
+    fine = line_to(lambda request: httpx.Response(200, content=packed("r/x")))
+    assert (fine.fetch("r", tmp_path / "home") / "x").exists()
 
 
 def test_deploy_with_other_settings_under_a_running_name_is_refused(tmp_path: Path) -> None:

@@ -248,3 +248,37 @@ def test_discriminators_learn_whose_domain_a_sample_is_of() -> None:
 def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         played(small(**settings), 1)
+
+
+def test_a_generator_of_features_teaches_the_head_and_leaves_the_trunk() -> None:
+    """Appendix A: no sample is made, so what is distilled passes heads alone; and what leaves draws no picture."""
+    method = small(generator="features")
+    _, ready = ready_for(method)
+    env, replies = ready.env.at(0), turns(method, ready)
+    assert method.samples(env, replies[0].upload.generator, 8).shape == (8, 64), "feature vectors, not images"
+    after = method.server(env, method.init_server(ready.env), replies)
+    own = set(dict(env.module().head.named_parameters(prefix="head")))
+    changed = {name for name, tensor in after.weights.items() if not torch.equal(tensor, after.average[name])}
+    assert changed == own
+    assert after.gallery == {}
+
+
+def test_with_features_too_the_discriminator_may_stay_at_home() -> None:
+    open_form, veiled = (
+        small(generator="features", samples_from="previous"),
+        small(generator="features", upload="predictions"),
+    )
+    _, ready = ready_for(open_form)
+    env, server = ready.env.at(0), open_form.init_server(ready.env)
+    after = [m.server(env, server, turns(m, ready)) for m in (open_form, veiled)]
+    for name, tensor in after[0].weights.items():
+        torch.testing.assert_close(after[1].weights[name], tensor, atol=1e-4, rtol=0)
+
+
+def test_a_generator_of_features_needs_the_shared_trunk() -> None:
+    with pytest.raises(UsageError, match="sharing = false: generator = features needs"):
+        small(generator="features", sharing=False)
+    with pytest.raises(UsageError, match="profile = authors: generator = features needs"):
+        small(generator="features", profile="authors")
+    with pytest.raises(UsageError, match="features"):
+        small_method("fedftg", generator="features")

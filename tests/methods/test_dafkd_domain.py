@@ -19,6 +19,7 @@ from fedstill.methods.dafkd.domain import (
     veil,
     weighted,
 )
+from fedstill.methods.dafkd.rivalry import joint_loss
 from fedstill.models import build_model
 from fedstill.parts.learner import Learner
 
@@ -145,3 +146,27 @@ def test_a_broken_discriminator_is_not_taken() -> None:
     before = duel.discriminator
     after = duel.holding({"head.weight": torch.full((1, 3), float("nan")), "head.bias": torch.zeros(1)}).discriminator
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_generated_features_pass_the_heads_alone() -> None:
+    """(9) in feature space. Heads: logits (f_0, f_1), score f_0 − f_1. A generated f = (1, 2, 0) scores −1.
+
+    The real sample has features (2, 0, 0), label 0: CE = log(1 + e⁻²) = .126928 = −log σ(2), and its score is 2.
+    L_adv = (−log σ(2) − log σ(1)) / 2 = (.126928 + .313262) / 2 = .220095, together .347023.
+    """
+
+    class Doubled(Plain):
+        def features(self, x: Tensor) -> Tensor:
+            return 2 * x.flatten(1)
+
+    duel = Duel(Doubled(), None, 3, inner=True)
+    with torch.no_grad():
+        duel.classifier.head.weight.copy_(torch.eye(3)[:2])
+        duel.classifier.head.bias.zero_()
+        duel.head.weight.copy_(torch.tensor([[1.0, -1.0, 0.0]]))
+        duel.head.bias.zero_()
+    generated = torch.tensor([[1.0, 2.0, 0.0]])
+    logits, scores = duel.of_generated(generated)
+    assert (logits.tolist(), scores.tolist()) == ([[1.0, 2.0]], [-1.0])
+    loss = joint_loss(duel, sample(1, 0, 0), torch.tensor([0]), generated)
+    assert loss.item() == pytest.approx(0.347023, abs=1e-5)

@@ -15,23 +15,22 @@ from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 from fedstill.methods import DENSE, CoBoosting, FedAvg
 from fedstill.parts.averaging import Broadcast
-from fedstill.parts.one_shot import Ensemble, divergence, statistics
+from fedstill.parts.losses import kl_each
+from fedstill.parts.one_shot import Ensemble, statistics
 
 
 def test_the_divergence_by_hand() -> None:
     """(¾, ¼) against (½, ½): ¾ ln(3/2) + ¼ ln(1/2), for each sample."""
-    found = divergence(tensor([[math.log(3), 0.0]] * 2), torch.zeros(2, 2))
+    found = kl_each(tensor([[math.log(3), 0.0]] * 2), torch.zeros(2, 2))
     assert found.tolist() == pytest.approx([0.75 * math.log(1.5) + 0.25 * math.log(0.5)] * 2)
 
 
 def test_dense_challenges_only_where_the_student_is_wrong() -> None:
     """The first sample's classes agree and counts 0; the second's differ: half of its divergence is the mean."""
     ensemble, student = tensor([[2.0, 0.0], [2.0, 0.0]]), tensor([[1.0, 0.0], [0.0, 1.0]])
-    wanted = divergence(ensemble, student)[1].item() / 2
+    wanted = kl_each(ensemble, student)[1].item() / 2
     assert DENSE().challenge(ensemble, student).item() == pytest.approx(wanted)
-    assert CoBoosting().challenge(ensemble, student).item() == pytest.approx(
-        divergence(ensemble, student).mean().item()
-    )
+    assert CoBoosting().challenge(ensemble, student).item() == pytest.approx(kl_each(ensemble, student).mean().item())
 
 
 def test_a_hard_sample_counts_more() -> None:

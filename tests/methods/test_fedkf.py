@@ -17,9 +17,12 @@ from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedKF
 from fedstill.methods.fedkf import Imagination, Teaching
+from fedstill.methods.fedkf_stationary import StationaryFedKF
 from fedstill.models import build_generator
 from fedstill.parts.gather import Everyone, Remember
-from fedstill.parts.learner import Learner
+from fedstill.parts.imagination import Drawing
+from fedstill.parts.learner import Learner, frozen
+from fedstill.parts.losses import class_entropy
 
 
 class Linear(nn.Module):
@@ -153,7 +156,7 @@ def test_without_memory_the_active_model_teaches() -> None:
 def test_a_generator_learns_at_its_own_rate_unless_told(settings: dict[str, Any], rate: float) -> None:
     method = FedKF(**settings)
     generator = build_generator(method.generator, Image((1, 8, 8), (0.5,), (0.5,)), 5, channels=4)
-    assert method.adam(generator).param_groups[0]["lr"] == rate
+    assert method.adam(generator).lr == rate
 
 
 def test_on_colour_the_authors_generator_meets_a_student_that_has_stepped_and_a_constant_teacher() -> None:
@@ -205,3 +208,25 @@ def test_the_imagined_batch_is_a_share_of_the_batch_and_two_at_least(share: floa
     method = small_method("fedkf", imagined_batch=share, batch=batch, generator="noise")
     env = stage(small_experiment(method), Storage()).env.at(0, 0)
     assert len(method.imagine(env, None, env.stream("noise"))) == count
+
+
+def test_a_stationary_generator_learns_on_the_server_and_stays_as_it_is_on_clients(runs: Path) -> None:
+    """One generator goes down to all, nobody keeps one; between rounds it comes to please ŵ, by (5)."""
+    method = StationaryFedKF(epochs=1, batch=32, lr=0.1, generator_steps=30)
+    plan = small_experiment(method)
+    result = start(plan, out=runs, name="a")
+    state, _ = RunDir.open(runs / "a").latest()
+    assert state is not None
+    assert all(not client.generator for client in state.clients.values())
+    assert set(result.bytes_by_field()["down"]) == {"weights", "teacher", "generator"}
+    assert set(result.bytes_by_field()["up"]) == {"weights"}
+
+    env = stage(plan, Storage()).env
+    teacher = frozen(env.module(method.gather.models(env, state.server.memory)["overall"]))
+
+    def loss(generator: Any) -> float:
+        artist = method.artist(env, Drawing(generator, {}))
+        lesson = method.lesson(env, teacher, artist, torch.Generator().manual_seed(1), 0)
+        return float(method.excitement(class_entropy(lesson.wisdom), lesson.wisdom, lesson.features).detach())
+
+    assert loss(state.server.generator) < loss(method.first_generator(env)) - 0.05

@@ -69,4 +69,9 @@ def test_wrong_things_are_told():
         FedNova(optimizer="adam")
     env = stage(small_experiment(FedNova()), Storage()).env
     assert FedNova().objection(env, Walked(env.form(), -1)) == "steps = -1: must be ≥ 0"
+    counts = env.sizes[1]
+    one = env.at(0, 1)
+    assert FedNova(local_steps=3).objection(one, Walked(env.form(), 60)) is None
+    told = FedNova(local_steps=3).objection(one, Walked(env.form(), 10**9))
+    assert told == f"steps = 1000000000: its {counts} samples have 3"
     assert FedNova.leaves_client()["steps"] == "number of local steps"

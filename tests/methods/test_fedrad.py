@@ -20,7 +20,7 @@ from fedstill.methods.fedrad import Local
 from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.gather import Update
 from fedstill.parts.learner import frozen, predict
-from fedstill.parts.losses import cross_entropy, relational
+from fedstill.parts.losses import cross_entropy, relation_gap, relations
 
 OWN = torch.tensor([[0.0, 0.0]])  # p_n = (½, ½)
 OTHER = torch.tensor([[log(3), 0.0]])  # p_g = (¾, ¼)
@@ -182,7 +182,7 @@ class RelationalProx(Averaging):
             logits = learner(x)
             leash = sum((p - a).square().sum() for p, a in zip(learner.parameters, anchor, strict=True))
             loss = cross_entropy(logits, y) + self.mu / 2 * leash
-            loss = loss + self.strength * relational(teacher(x), logits)
+            loss = loss + self.strength * relation_gap(relations(teacher(x).detach()), relations(logits))
             learner.step(loss)
         return self.gather.outgoing(env, state, learner.weights)
 
@@ -195,5 +195,5 @@ def test_any_method_can_take_a_part():
         down = Broadcast(env.initial())
         _, upload = method.client(env, None, down, data)
         before, after = (predict(env.module(w), data.inputs()) for w in (down.weights, upload.weights))
-        gap[strength] = relational(before, after).item()
+        gap[strength] = relation_gap(relations(before), relations(after)).item()
     assert gap[5.0] < 0.8 * gap[0.0]

@@ -7,14 +7,16 @@ import torch
 from smallest import same_bits, small_experiment
 from torch.nn.functional import cross_entropy, log_softmax, softmax
 
+from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedAvg, FedDyn, FedSteady
-from fedstill.methods.fedsteady import Guidance
+from fedstill.methods.fedsteady import Guidance, Lacking
 from fedstill.parts.calibration import log_shares
-from fedstill.parts.gather import Remember
+from fedstill.parts.gather import Remember, Update
+from fedstill.parts.loudness import hushed
 
 
 def prepared(method):
@@ -66,19 +68,27 @@ def test_the_shares_of_a_calibrated_client_by_hand():
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_a_turn_without_imagination_is_down_the_bent_calibrated_trusted_loss():
-    """Two steps on all samples on the loss above − α⟨d, θ⟩ + α/2 ‖θ − w‖²; then d loses the way that was gone."""
+def test_a_turn_is_down_the_calibrated_loss_taught_and_bent_by_what_the_client_lacks():
+    """Two steps on all samples on CE + κ β p(y) KL − κ α⟨d, θ⟩ + κ α/2 ‖θ − w‖²; then d loses the way that was gone.
+
+    κ by hand: with s = .3 a class of a share below .3/C lacks, in proportion; over C − 1.
+    """
     method = FedSteady(local_steps=2, batch=10**6, lr=0.5, alpha=0.7, tau=0.8, smoothing=0.3, beta=1.5, gamma=0.0)
     env, data, down = prepared(method)
     blank = method.init_client(env)
     before = dataclasses.replace(blank, gradient={n: 0.1 * torch.randn(t.shape) for n, t in blank.gradient.items()})
     state, upload = method.client(env, before, down, data)
-    own = own_loss(env, data, down, beta=1.5, tau=0.8, smoothing=0.3)
+    shares = [data.y.tolist().count(c) / len(data) for c in range(env.classes)]
+    lack = sum(max(0.0, 1 - env.classes * share / 0.3) for share in shares) / (env.classes - 1)
+    assert 0 < lack < 1
+    assert upload.lack == pytest.approx(lack)
+    own = own_loss(env, data, down, beta=1.5 * lack, tau=0.8, smoothing=0.3)
 
     def bent(student):
-        loss = own(student)
+        loss, strength = own(student), 0.7 * lack
         for name, p in student.named_parameters():
-            loss = loss - 0.7 * (before.gradient[name] * p).sum() + 0.35 * (p - down.weights[name]).square().sum()
+            way = p - down.weights[name]
+            loss = loss - strength * (before.gradient[name] * p).sum() + strength / 2 * way.square().sum()
         return loss
 
     for name, wanted in descended(env, down, [bent, bent], 0.5).items():
@@ -89,9 +99,9 @@ def test_a_turn_without_imagination_is_down_the_bent_calibrated_trusted_loss():
 
 
 def test_imagined_samples_add_the_teachers_knowledge_on_them():
-    """With plain noise in place of a generator: a quarter of a batch of 40 is 10 samples, and γ KL(ŵ ‖ student)."""
+    """With plain noise in place of a generator: a quarter of a batch of 40 is 10 samples, and κ γ KL(ŵ ‖ student)."""
     method = FedSteady(
-        local_steps=1, batch=40, lr=0.5, alpha=0.0, tau=0.0, beta=0.0, gamma=2.0, generator="noise", channels=None
+        local_steps=1, batch=40, lr=0.5, alpha=0.0, tau=0.0, beta=0.0, gamma=4.0, lack=0.5, generator="noise"
     )
     env, data, down = prepared(method)
     _, upload = method.client(env, method.init_client(env), down, data)
@@ -107,16 +117,50 @@ def test_imagined_samples_add_the_teachers_knowledge_on_them():
         torch.testing.assert_close(upload.weights[name], wanted, atol=1e-5, rtol=1e-4)
 
 
+def test_a_step_carries_on_as_far_as_its_client_lacks_classes():
+    """Four clients of 10 samples each; two step by 1 and by 3 from 0, κ = .5 and 1.
+
+    s = −(10/40)(.5 · 1 + 1 · 3) = −.875, w = (1 + 3)/2 + .875 = 2.875. Then both step by 0: s stays, w = 2.875 + .875.
+    """
+    method = FedSteady(loudest=None)
+    env = dataclasses.replace(stage(small_experiment(method), Storage()).env, sizes=(10, 10, 10, 10)).at(0)
+    server = method.init_server(env)
+
+    def answered(state, *steps):
+        said = [({n: t + step for n, t in state.weights.items()}, lack) for step, lack in steps]
+        return method.server(env, state, [Reply(k, 10, Lacking(*words)) for k, words in enumerate(said)])
+
+    first = answered(server, (1.0, 0.5), (3.0, 1.0))
+    second = answered(first, (0.0, 0.5), (0.0, 1.0))
+    for name in first.correction:
+        torch.testing.assert_close(first.correction[name], torch.full_like(first.correction[name], -0.875))
+        torch.testing.assert_close(first.weights[name], server.weights[name] + 2.875)
+        torch.testing.assert_close(second.weights[name], server.weights[name] + 3.75)
+
+
+def test_a_client_cannot_lack_less_than_nothing_or_more_than_all():
+    method = FedSteady()
+    env = stage(small_experiment(method), Storage()).env.at(0, 0)
+    told = {lack: method.objection(env, Lacking(env.form(), lack)) for lack in (0.0, 1.0, -0.1, 7.0, float("nan"))}
+    assert told[0.0] is None
+    assert told[1.0] is None
+    assert told[7.0] == "lack = 7: must be from 0 to 1"
+    assert all(list(told.values())[2:])
+
+
 @pytest.mark.parametrize(
     ("other", "settings"),
     [
-        (FedDyn(epochs=1, lr=0.1, alpha=0.03, gather=Remember(start="seen")), {}),
-        (FedAvg(epochs=1, lr=0.1, gather=Remember(start="seen")), {"alpha": 0.0, "weighting": "samples"}),
+        (
+            FedDyn(epochs=1, lr=0.1, alpha=0.03, gather=Remember(start="seen")),
+            {"lack": 1.0, "beta": 0.0, "gamma": 0.0, "weighting": "clients"},
+        ),
+        (FedAvg(epochs=1, lr=0.1, gather=Remember(start="seen")), {"lack": 0.0}),
     ],
     ids=["FedDyn", "FedAvg"],
 )
 def test_without_its_parts_it_is_another_method_to_the_bit(runs, other, settings):
-    bare = FedSteady(epochs=1, lr=0.1, tau=0.0, beta=0.0, gamma=0.0, **settings)
+    bare = FedSteady(epochs=1, lr=0.1, tau=0.0, loudest=None, **settings)
     for name, method in {"other": other, "bare": bare}.items():
         start(small_experiment(method, rounds=3), out=runs, name=name)
     one, two = (RunDir.open(runs / name).latest()[0].server for name in ("other", "bare"))
@@ -149,4 +193,42 @@ def test_clients_never_seen_do_not_teach():
 
 def test_it_is_not_private_while_it_uses_label_counts():
     assert FedSteady().mixing() == "tau = 0.5"
-    assert FedSteady(tau=0.0).mixing() is None
+    assert FedSteady(tau=0.0).mixing() == "lack = none"
+    assert FedSteady(tau=0.0, lack=1.0).mixing() is None
+
+
+def stepping(*steps):
+    """Replies of clients 0, 1, … whose only weight went so far from 1."""
+    return [Reply(k, 10, Update({"w": torch.tensor([1.0 + step])})) for k, step in enumerate(steps)]
+
+
+def test_a_loud_step_counts_the_less_the_longer_it_is():
+    """Steps .5, −1, 1, 10 from 1: the lower median is 1, the bound 2; 10 becomes 2³/10² = .08, others stay."""
+    lengths, heard = hushed(stepping(0.5, -1.0, 1.0, 10.0), {"w": torch.tensor([1.0])}, {}, 2.0)
+    assert lengths == {0: 0.5, 1: 1.0, 2: 1.0, 3: 10.0}
+    torch.testing.assert_close([float(r.upload.weights["w"]) for r in heard], [1.5, 0.0, 2.0, 1.08])
+
+
+def test_a_round_of_liars_is_measured_by_what_others_sent_before():
+    """Both of two steps are 30, four clients stepped 1 before: the lower median is 1, and 30 becomes 3³/30² = .03."""
+    known = dict.fromkeys(range(2, 6), 1.0)
+    _, heard = hushed(stepping(-30.0, -30.0), {"w": torch.tensor([1.0])}, known, 3.0)
+    torch.testing.assert_close([float(r.upload.weights["w"]) for r in heard], [0.97, 0.97])
+
+
+def test_the_steady_model_follows_the_active_one():
+    """v is w after the first round that was answered, then ρ v + (1 − ρ) w."""
+    method = FedSteady(alpha=0.0, inertia=0.75, loudest=None)
+    env = stage(small_experiment(method), Storage()).env.at(0)
+    server = method.init_server(env)
+
+    def answered(state, shift):
+        moved = {n: t + shift for n, t in state.weights.items()}
+        return method.server(env, state, [Reply(0, 10, Update(moved))])
+
+    first = answered(server, 1.0)
+    second = answered(first, 1.0)
+    for name, start_weight in server.weights.items():
+        torch.testing.assert_close(first.steady[name], start_weight + 1)
+        torch.testing.assert_close(second.steady[name], start_weight + 1.25)
+    assert set(method.models(env, second)) == {"active", "overall", "steady"}

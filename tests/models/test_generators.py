@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from multiply_adds import multiply_adds
 from torch import nn
 
 from fedstill.core.errors import UsageError
 from fedstill.core.rng import seeded
 from fedstill.data.kinds import Image
-from fedstill.models import build_generator, generators, multiply_adds
+from fedstill.models import build_generator, generators
 from fedstill.models.generator import DoublingConv2d, NarrowConv2d, UpsampledConv2d
 
 torch.set_num_threads(1)

@@ -34,7 +34,7 @@ PRIVATE = [name for name in methods if issubclass(methods[name], LocalTraining) 
 
 def gentle(name: str) -> Any:
     """The method with little work, and with SGD where it would have Adam, which makes small gradients large."""
-    extra: dict[str, Any] = {"fedrad": {"relational": False}, "fedsteady": {"tau": 0.0}}.get(name, {})
+    extra: dict[str, Any] = {"fedrad": {"relational": False}, "fedsteady": {"tau": 0.0, "lack": 1.0}}.get(name, {})
     there = {f.name for f in fields(methods[name])}
     return small_method(name, **extra, **({"optimizer": "sgd"} if "optimizer" in there else {}))
 

@@ -15,6 +15,7 @@ from fedstill.core.record import dumps, loads
 from fedstill.core.shelf import Storage
 from fedstill.experiment.stage import stage
 from fedstill.methods import FedTKD
+from fedstill.parts.attacks import SecondMax
 from fedstill.parts.public_logits import PublicLogits
 from fedstill.parts.trust import (
     Identify,
@@ -24,6 +25,7 @@ from fedstill.parts.trust import (
     fuse,
     fusion_weights,
     known_best,
+    levelled_accuracy,
     trusted_by_best,
     trusted_clients,
 )
@@ -287,6 +289,37 @@ def test_clients_that_show_nearly_the_same_are_all_trusted() -> None:
     assert trusted_by_best(tensor([0.5]), 0.15, seed=1) == ([0], [0])
 
 
+def test_a_client_s_class_frequencies_are_taken_out_before_it_is_judged() -> None:
+    """Two classes, four samples each, logits (m, 0) with margin m for class 0.
+
+    One-sided: m = 3 on class 0, 1 on class 1, so it always says 0: accuracy ½. The constant t with σ(3 − t) + σ(1 − t)
+    = 1 is 2, and 3 − 2 > 0 > 1 − 2: all right. A liar that turns the sign of every other sample has as many margins
+    above any t as below on both classes: ½, with or without a constant.
+    """
+    labels = tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    margins = tensor([[3.0, 3, 3, 3, 1, 1, 1, 1], [3.0, 3, -3, -3, 1, 1, -1, -1]])
+    logits = torch.stack([margins, torch.zeros_like(margins)], -1)
+    assert (logits.argmax(-1) == labels).double().mean(1).tolist() == [0.5, 0.5]
+    assert levelled_accuracy(logits, labels).tolist() == [1.0, 0.5]
+    # a constant on the logits of a class, however large, changes nothing
+    assert levelled_accuracy(logits + tensor([5.0, -1.0]), labels).tolist() == [1.0, 0.5]
+
+
+def test_answers_that_hang_by_a_hair_do_not_outlive_the_constants() -> None:
+    """Ten classes, the right one at 6 over noise; second-max raises five others to the largest less 1e-5.
+
+    Every answer of the liar is right as it stands; with any constants at all its ties are broken by them.
+    """
+    labels, stream = torch.arange(200) % 10, torch.Generator().manual_seed(1)
+    honest = 6.0 * torch.eye(10)[labels] + torch.randn(200, 10, generator=stream)
+    liar = SecondMax().forged(stream, honest)
+    both = torch.stack([honest, liar])
+    assert (both.argmax(-1) == labels).double().mean(1).min() > 0.99
+    sound, spoilt = levelled_accuracy(both, labels).tolist()
+    assert sound > 0.97
+    assert spoilt < 0.6
+
+
 def test_an_honest_client_that_knows_few_classes_is_no_liar(env: Any) -> None:
     """Two clients know all ten classes, one only three (on the others it says class 0), one says the next class.
 
@@ -304,3 +337,21 @@ def test_an_honest_client_that_knows_few_classes_is_no_liar(env: Any) -> None:
     later, kept = fair.gather(env.at(1), loads(dumps(state)), said)
     assert [r.client for r in kept] == [0, 3, 9]
     assert len(later.evidence[0]) == 2 * classes + 1
+
+
+def test_a_client_that_favours_its_own_classes_is_trusted_and_a_liar_is_not(env: Any) -> None:
+    """All see the right class at 3. One favours class 0 by 4, so it is right on that class alone; one lies on every
+    other sample. Levelled, the one-sided client is as right as the others, and the liar half as often."""
+    classes, labels = env.classes, env.public.y
+    honest = 3.0 * torch.eye(classes)[labels]
+    one_sided = honest + 4.0 * torch.eye(classes)[0]
+    turned = torch.where(
+        torch.arange(len(labels)) % 4 < 2, labels, (labels + 1 + torch.arange(len(labels)) % 3) % classes
+    )
+    said = spoken(env, honest, one_sided, 3.0 * torch.eye(classes)[turned], honest + 0.1)
+    rule = Identify(levelled=0.05)
+    _, kept = rule.gather(env, rule.init(env, None), said)
+    assert [r.client for r in kept] == [0, 3, 9]
+    everybody = spoken(env, honest, one_sided, honest, honest + 0.1)
+    _, kept = rule.gather(env, rule.init(env, None), everybody)
+    assert [r.client for r in kept] == [r.client for r in everybody], "all alike: everybody is trusted"

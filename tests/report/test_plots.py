@@ -53,11 +53,6 @@ def test_every_run_has_a_partition_to_show(comparison: Path) -> None:
     assert plots.pictures(Result.read(comparison / "fedavg-1"), without=("partition",)) == []
 
 
-def test_painters_that_are_not_there_paint_nothing(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "PAINTERS", {"ghosts": "fedstill.report.ghosts:pictures"})
-    assert plots.pictures(Result.read(comparison / "fedavg-1")) == []
-
-
 def test_large_pictures_become_pixels(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "LARGE", 100)
     assert plots.inline(Result.read(comparison / "fedavg-1").plot("amp")).startswith("data:image/png;base64,")

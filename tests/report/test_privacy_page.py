@@ -12,6 +12,7 @@ from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.report.catalogue import card
 from fedstill.report.digest import digest, series_of
+from fedstill.report.plain import story
 from fedstill.report.privacy import coverage, show_audit
 from fedstill.report.privacy_page import section_of
 
@@ -37,9 +38,25 @@ def test_the_page_has_every_clients_epsilon_and_what_an_audit_found(tmp_path: Pa
     told = [{"epsilon_spent": {"0": 0.5, "1": 0.75}, "delta": 1e-5}, {"epsilon_spent": {"0": 0.9}, "delta": 1e-5}]
     shown = section_of([Result({}, rounds(*told), tmp_path)])
     assert "0: 0.5, 1: 0.75" in shown
-    assert "0: 0.9, 1: 0.75" in shown
+    assert "0: 0.9, 1: 0.75</td><td>0.9</td><td>1e-05</td>" in shown, "then the largest, then δ"
     assert "epsilon_samples = 1, delta = 0.001" in shown
     assert "0.500 (0.250 to 0.750)" in shown
+
+
+def test_the_opening_names_the_site_that_spent_most(tmp_path: Path) -> None:
+    """South spends ε = 2, more than North's 1; the model is right for .9 of North's tests and .7 of South's."""
+    RunDir(tmp_path).write("partition.json", {"client_names": ["North", "South"]})
+    plan = {"method": {"name": "fedavg"}, "data": "d", "clients": 2}
+    row = {**rounds({"epsilon_spent": {"0": 1.0, "1": 2.0}, "delta": 1e-5})[0], "active": [0, 1]}
+    row |= {"models": {"active": {"amp": 0.8, "accuracy_per_client": [0.9, 0.7]}}, "bytes": {"up": {"weights": 2000}}}
+    told = story(series_of([Result(plan, [row], tmp_path)]))
+    assert "reaches 80.00 % (accuracy averaged over the clients&#x27; own tests), and 70.00 % at South" in told
+    assert "What left a site, 1.0 kB a round: weights: model weights." in told
+    assert "hides any one sample: at most ε = 2 at δ = 1e-05 was spent, at South" in told
+    assert "North: 1, South: 2" in section_of([Result(plan, [row], tmp_path)])
+    assert "for 1 round." in told
+    in_one_place = {**plan, "method": {"name": "centralised"}}
+    assert story(series_of([Result(in_one_place, [row], tmp_path)])) == "", "that is no federation"
 
 
 def test_runs_of_different_epsilon_are_shown_by_it() -> None:

@@ -170,12 +170,14 @@ def _judgement(differences: list[float]) -> Judgement:
 
 
 def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
-    """Differences 1, 2, 3: p = .0371, held; −1, 0, 1: mean 0, not decided; none: not measured."""
+    """Differences 1, 2, 3: p = .0371, held; −1, −2, −3: not held; −1, 0, 1: mean 0, not decided; none: not measured."""
     held, open_, none = _judgement([1.0, 2.0, 3.0]), _judgement([-1.0, 0.0, 1.0]), _judgement([])
+    failed = _judgement([-1.0, -2.0, -3.0])
     assert sentence([none]) == "Its paper's claim has not been measured here yet."
     assert sentence([held]).startswith("Reaches its paper's claim here: A over B: held (mean difference 2 [")
     assert sentence([held, none]).endswith("Not all of it has been measured yet.")
-    assert sentence([held, open_]).startswith("**Does not reach its paper's claim here.** A over B: not decided (")
+    assert sentence([held, open_]).startswith("**Not shown to reach its paper's claim here.** A over B: not decided (")
+    assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.** A over B: not decided (")
     assert sentence([held, open_]).count("A over B") == 1
 
 

@@ -40,4 +40,13 @@ def test_every_site_is_named_with_what_it_gained(tmp_path: Path) -> None:
     wanted = [f"({100 * (a - b):+.2f})" for a, b in zip(together, alone, strict=True)]
     shown = re.findall(r"\([+-][0-9.]+\)", section)
     assert all(number in shown for number in wanted)
+    gaps = dict(
+        zip(("North &lt;1&gt;", "South"), (100 * (a - b) for a, b in zip(together, alone, strict=True)), strict=True)
+    )
+    opening = page[page.index('class="verdict"') :].split("</p>")[0]
+    assert "2 sites (North &lt;1&gt;, South) trained together with fedavg for 2 rounds." in opening
+    for site, gap in gaps.items():
+        told = f"{site} ({gap:+.2f} points)" if f"{gap:.2f}".strip("-") != "0.00" else f"the same at {site}"
+        assert told in opening or (told.startswith("the same") and "the same at North &lt;1&gt;, South" in opening)
+    assert "weights: model weights. All else stayed there. No noise was added" in opening
     assert "worst: ${called(worst.name)}" in page, "charts call a client by its name too"

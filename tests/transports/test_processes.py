@@ -36,32 +36,70 @@ class Killer(Attack):
         return data
 
 
-def exchange(tmp_path: Path, attack: Any) -> tuple[list[Any], list[Any]]:
-    """The replies of a round in which client 1 is attacked, and of one in which nobody is."""
+def exchange(attack: Any, together: bool) -> tuple[list[Any], list[Any]]:
+    """The replies of a round in which client 1 is attacked, and of one in which nobody is.
+
+    `together`: turns are taken to be short, so that several go in one message.
+    """
     plan = small_experiment(small_method("fedavg"), workers="2", active=1.0)
     ready = stage(plan, Storage())
     honest = ready.party
     spoiled = replace(ready, party=lambda k: Party(honest(k).data, (attack,) if k == 1 else ()))
     server = plan.method.init_server(ready.env)
-    downs = {k: plan.method.download(ready.env.at(0, k), server) for k in range(6)}
+    downs = dict.fromkeys(range(6), plan.method.download(ready.env.at(0), server))
     with transport(plan, spoiled, ready.env.shelf("clients")) as link:
+        assert isinstance(link, Processes)
+        link.typical = 1e-4 if together else 1.0
         found = link.exchange(ready.env.at(0), downs)
     with transport(plan, ready, ready.env.shelf("clients")) as link:
         expected = link.exchange(ready.env.at(0), downs)
     return found, expected
 
 
-def test_a_dead_workers_client_is_tried_once_more(tmp_path: Path) -> None:
-    found, expected = exchange(tmp_path, Killer(tmp_path / "died"))
+@pytest.mark.parametrize("together", [False, True])
+def test_a_dead_workers_client_is_tried_once_more(tmp_path: Path, together: bool) -> None:
+    found, expected = exchange(Killer(tmp_path / "died"), together)
     assert [r.error for r in found] == [None] * 6
     for a, b in zip(found, expected, strict=True):
         assert all((a.upload.weights[n] == t).all() for n, t in b.upload.weights.items())
 
 
-def test_then_counted_as_missing(tmp_path: Path) -> None:
-    found, _ = exchange(tmp_path, Killer(tmp_path / "died", always=True))
+@pytest.mark.parametrize("together", [False, True])
+def test_then_counted_as_missing(tmp_path: Path, together: bool) -> None:
+    found, _ = exchange(Killer(tmp_path / "died", always=True), together)
     assert [r.client for r in found if r.error] == [1]
     assert found[1].error == "its worker died, twice"
+
+
+def test_short_turns_go_together_where_all_get_the_same_and_every_worker_gets_as_many_messages() -> None:
+    plan = small_experiment(small_method("fedavg"), workers="2", active=1.0)
+    ready = stage(plan, Storage())
+    env = replace(ready.env, sizes=(6, 5, 4, 3, 2, 1))
+    same = dict.fromkeys(range(6), "one download")
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        assert isinstance(link, Processes)
+        alone = [[0], [1], [2], [3], [4], [5]]
+        assert link._bundles(env, same) == alone  # nothing is known of their turns yet
+        link.typical = 0.001
+        assert link._bundles(env, same) == [[0, 2, 4], [1, 3, 5]]
+        link.typical = 0.005  # six of them take 15 ms on each of two workers: two messages for each
+        assert link._bundles(env, same) == [[0, 4], [1, 5], [2], [3]]
+        link.typical = 0.02
+        assert link._bundles(env, same) == alone
+        link.typical = 0.001
+        assert link._bundles(env, {k: f"a download for {k}" for k in range(6)}) == alone
+
+
+def test_who_took_longest_last_time_starts_first_and_before_that_who_has_most_samples() -> None:
+    plan = small_experiment(small_method("fedavg"), workers="2", active=1.0)
+    ready = stage(plan, Storage())
+    env = replace(ready.env, sizes=(3, 9, 5, 5, 1, 1))
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        assert isinstance(link, Processes)
+        assert link._order(env, dict.fromkeys(range(6))) == [1, 2, 3, 0, 4, 5]
+        link.spent = {0: 0.1, 1: 0.2, 4: 0.7}
+        assert link._order(env, dict.fromkeys(range(6))) == [1, 2, 3, 0, 4, 5]
+        assert link._order(env, dict.fromkeys((0, 1, 4))) == [4, 1, 0]
 
 
 class Broken(Attack):

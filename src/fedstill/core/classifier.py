@@ -40,3 +40,7 @@ class Classifier(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """The logits of x."""
         return self.logits(x)
+
+    def chain(self) -> tuple[nn.Module, ...]:
+        """The modules that make logits of inputs, one after the other; empty where there is more to it than that."""
+        return ()

@@ -1,6 +1,7 @@
 """What the package raises when the user, not the code, has to act."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -22,6 +23,15 @@ class RunError(FedstillError):
 
 class Abstains(FedstillError):
     """A client that does not answer in this round, for a reason of its own; the round goes on without it."""
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Around imports of what the package's extra `name` brings: where one fails, `what` is said to need it."""
+    try:
+        yield
+    except ImportError:
+        raise UsageError(f"{what}: needs an extra: pip install 'fedstill[{name}]'") from None
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:

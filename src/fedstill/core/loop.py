@@ -1,10 +1,11 @@
 """The one loop: it drives any method over any transport."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from fedstill.core.flight import GROUNDED, Arrivals, Flight
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.record import fault, sizes
 from fedstill.core.shelf import Shelf
@@ -35,6 +36,8 @@ class Round:
     bytes: Mapping[str, Mapping[str, int]]
     """`down` and `up`: bytes by field of the message, over all clients of the round."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    flight: Flight | None = None
+    """Of asynchronous rounds: what is under way after this one."""
 
 
 def rounds(
@@ -46,10 +49,14 @@ def rounds(
     server: Any = None,
     start: int = 0,
     wrappers: Sequence[Wrapper] = (),
+    arrivals: Arrivals | None = None,
+    flight: Flight | None = None,
 ) -> Iterator[Round]:
     """Run the method from round `start` to `until`, yielding each round as it ends.
 
-    `wrappers` are those around every client's turn, innermost first: here their server's half is done.
+    `sample` says who starts in a round; `wrappers` are those around every client's turn, innermost first: here their
+    server's half is done. Where rounds are asynchronous, `arrivals` says whose replies are used in a round, and
+    `flight` what is under way before the first; else a round uses the replies of all who started in it.
     """
     server = method.init_server(env.at(start)) if server is None else server
     for t in range(start, until):
@@ -57,18 +64,22 @@ def rounds(
         began = time.perf_counter()
         downs = downloads(method, here, server, sample(t))
         prepared = time.perf_counter()
-        replies = transport.exchange(here, downs)
+        replies = transport.exchange(here, downs) if downs else []
         trained = time.perf_counter()
         if wrappers:
             forms = {k: method.template(env.at(t, k)) for k in downs}
             asked = [replace(r, down=downs[r.client], form=forms[r.client]) for r in replies]
         good, missing = admit(method, here, received(wrappers, here, asked) if wrappers else replies)
+        up: list[Mapping[str, int]] = [sizes(r.upload) for r in replies if r.upload is not None]
+        if arrivals is not None:
+            flight = (flight or GROUNDED).sent(t, downs, good, missing, replies)
+            flight, good, missing, up = flight.landed(t, arrivals)
         if good:  # a round nobody answered leaves everything as it was
             server = method.server(here, server, good)
         ended = time.perf_counter()
-        counted = {"down": _total(downs.values()), "up": _total(r.upload for r in replies if r.upload is not None)}
+        counted = {"down": _total(sizes(down) for down in downs.values()), "up": _total(up)}
         spent = {"download": prepared - began, "clients": trained - prepared, "server": ended - trained}
-        yield Round(t, server, good, missing, counted, spent)
+        yield Round(t, server, good, missing, counted, spent, flight)
 
 
 def downloads(method: Method[Any, Any, Any, Any], env: Env, server: Any, clients: Sequence[int]) -> dict[int, Any]:
@@ -100,9 +111,10 @@ def admit(
     return good, missing
 
 
-def _total(messages: Any) -> dict[str, int]:
+def _total(messages: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The bytes of many messages, by field."""
     total: dict[str, int] = {}
-    for message in messages:
-        for name, count in sizes(message).items():
+    for fields in messages:
+        for name, count in fields.items():
             total[name] = total.get(name, 0) + count
     return total

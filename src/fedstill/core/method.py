@@ -8,7 +8,7 @@ a site's own machine. Only the upload record leaves a client.
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -36,33 +36,42 @@ class Env:
     """What a method may know: the set-up, where and when it runs, and random streams keyed to that."""
 
     seed: int
+    """The run's seed, which every random stream is keyed by."""
     sizes: tuple[int, ...]
-    """Training samples of every client, told once at enrolment."""
+    """The number of training samples of every client, told once at enrolment."""
     classes: int
+    """How many classes there are."""
     kind: Kind
     """What one sample is: shape, normalisation, noise …"""
     build: Callable[[int | None, int | None], Classifier]
-    """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given."""
+    """`build(k, seed)`: a module of client k's architecture (the server's for None), from the seed if given, on
+    the CPU."""
     public: Any = None
     """The public data set, on every party's machine, for the methods that need one."""
     public_classes: int | None = None
     """How many classes the public set has where they are not the data's own; None where they are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where models are trained."""
     storage: Storage = field(default_factory=Storage)
+    """Where shelves keep what does not fit into memory."""
     guard: Any = None
     """Who draws batches and makes learners where samples are protected (`parts.learner.Guard`); None: nobody."""
     secret: str = ""
     """What this party alone knows, for noise that nobody else can take off again; empty in a simulation."""
     round: int = 0
+    """The round, from 0."""
     client: int | None = None
+    """Whose turn it is; None: the server's."""
 
     def at(self, round: int, client: int | None = None) -> "Env":
-        """The same set-up, seen in a round by the server or by one client."""
-        return replace(self, round=round, client=client)
+        """The same set-up, seen in a round (from 0) by one client, or by the server where `client` is None."""
+        here = object.__new__(Env)  # `replace` would list all fields, and this is asked several times in every turn
+        here.__dict__.update(self.__dict__, round=round, client=client)
+        return here
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input of a model."""
+        """The shape of one input of a model."""
         return self.kind.shape
 
     @property
@@ -83,20 +92,26 @@ class Env:
         return rng.key(self.seed, purpose, self.client)
 
     def module(self, weights: State | None = None, of: int | None = None) -> Classifier:
-        """A module of `of`'s architecture (the server's for None) on the run's device, holding these weights."""
-        made = self.build(of, None)
-        if weights is not None:
-            made.load_state_dict(weights)
-        return made.to(self.device)
+        """A module on the run's device with the architecture of client `of` (None: the server's).
+
+        It holds `weights`; without them its numbers do not matter.
+        """
+        if weights is not None and isinstance(self.build, Prototypes):
+            made = self.build.holding(of, weights)
+        else:
+            made = self.build(of, None)
+            if weights is not None:
+                made.load_state_dict(weights)
+        return made if self.device.type == "cpu" else made.to(self.device)
 
     def initial(self, of: int | None = None) -> State:
-        """The initial weights of `of`'s model, from the run's seed alone."""
+        """The weights that the model of client `of` (None: the server's) starts from, by the seed alone."""
         return dict(self.build(of, rng.key(self.seed, "model", of)).state_dict())
 
     def form(self, of: int | None = None) -> State:
-        """Weights of the right names, shapes and types for `of`'s model; their numbers do not matter.
+        """Weights of the right names, shapes and types for the model of client `of` (None: the server's).
 
-        They are shared by all who ask, and must not be written to.
+        Their numbers do not matter. They are shared by all who ask, and must not be written to.
         """
         return dict(self.build.form(of) if isinstance(self.build, Prototypes) else self.build(of, None).state_dict())
 
@@ -106,19 +121,43 @@ class Env:
 
 
 @dataclass(frozen=True)
+class Late:
+    """Of a reply that comes after the server has stepped on: how often, whence the client started, what it counts."""
+
+    steps: int
+    start: State
+    weight: float
+
+
+@dataclass(frozen=True)
 class Reply(Generic[U_co]):
     """A client's answer to a download: its upload, or why there is none."""
 
     client: int
+    """The number of the client that answers."""
     samples: float
     """How much it counts: its number of samples, or the mean of all clients' where they are to count alike."""
     upload: U_co
     """None where there is an error; such a reply never reaches a method."""
     error: str | None = None
+    """Why there is no upload."""
     seconds: float = 0.0
+    """How long the client's turn took."""
     down: Any = None
-    """What it answers to, and (`form`) an upload of the method's form: for wrappers, which read it first."""
+    """The download that it answers, for wrappers."""
     form: Any = None
+    """An upload of the method's form, for wrappers, which turn theirs into one."""
+    late: Late | None = None
+    """In asynchronous rounds: how old the model is that the client started from; None: it is the server's own."""
+
+
+MadeFor = Literal[
+    "labels differ much from client to client",
+    "few clients are active in a round",
+    "clients may have different networks",
+    "clients are much alike",
+]
+"""Situations that methods are made for."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +167,7 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     paper: ClassVar[str] = ""
     """The reference: authors, title, venue, year."""
     needs_public: ClassVar[bool] = False
+    """True for methods that need a public set."""
     same_classes: ClassVar[bool] = False
     """True for methods whose public set must be labelled with the data's own classes."""
     server_sums: ClassVar[Literal["samples", "plain"] | None] = None
@@ -137,8 +177,13 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     one_download: ClassVar[bool] = False
     """True where `download` gives every client the same, which is then made and written once a round (`env.client`
     is None). It belongs to the `download` beside it: a class that overrides `download` says it again."""
+    late_replies: ClassVar[bool] = False
+    """True where `server` can use replies that started from an older model (`Reply.late`), as asynchronous rounds
+    have them. It belongs to the `server` beside it: a class that overrides `server` says it again."""
     federated: ClassVar[bool] = True
     """False for the yardstick that has all clients' training samples in one place."""
+    made_for: ClassVar[tuple[MadeFor, ...]] = ()
+    """What its paper made it for: `fedstill advise` puts it first there, where no record says what is best."""
     one_round: ClassVar[bool] = False
     """True for methods that are meant for a single round in which all clients take part."""
 
@@ -146,6 +191,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
         super().__init_subclass__(**settings)
         if "download" in cls.__dict__ and "one_download" not in cls.__dict__:
             cls.one_download = False
+        if "server" in cls.__dict__ and "late_replies" not in cls.__dict__:
+            cls.late_replies = False
 
     @abstractmethod
     def init_server(self, env: Env) -> S:
@@ -161,11 +208,30 @@ class Method(Value, ABC, Generic[S, C, D, U]):
 
     @abstractmethod
     def client(self, env: Env, state: C, down: D, data: Any) -> tuple[C, U]:
-        """A client's turn: what it keeps, and what leaves it."""
+        """A client's turn.
+
+        Args:
+            env: the set-up, seen by this client in this round.
+            state: what the client kept after its last turn; before the first, what `init_client` gave.
+            down: what `download` gave for it in this round.
+            data: its training samples.
+
+        Returns:
+            What it keeps, and the upload: all that leaves it.
+        """
 
     @abstractmethod
     def server(self, env: Env, server: S, replies: Sequence[Reply[U]]) -> S:
-        """The server's turn, with at least one reply, each of the form of `template`."""
+        """The server's turn.
+
+        Args:
+            env: the set-up, seen by the server in this round.
+            server: the server's state after the last round.
+            replies: at least one, each with an upload of the form of `template`.
+
+        Returns:
+            The server's next state.
+        """
 
     @abstractmethod
     def template(self, env: Env) -> U:
@@ -188,7 +254,7 @@ class Method(Value, ABC, Generic[S, C, D, U]):
         return None
 
     def imagined(self, env: Env, state: C, count: int) -> torch.Tensor | None:
-        """So many samples from the client's own generator, as models see them, for the report; None: it has none."""
+        """`count` samples from the client's own generator, as models see them, for the report; None: it has none."""
         return None
 
     def facts(self, env: Env, server: S) -> Mapping[str, Any]:

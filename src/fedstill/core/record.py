@@ -68,7 +68,13 @@ class Carries(StrEnum):
 def carries(what: str, default: Any = ..., varies: bool = False) -> Any:
     """A field of a message, with what it carries; a field without it may not leave a client.
 
-    `varies`: names and shapes of its tensors are the sender's choice, and the method's `objection` checks them.
+    Args:
+        what: one of `Carries`, or a text that says what else it is.
+        default: its value when nothing is said; none: it must be given.
+        varies: names and shapes of its tensors are the sender's choice, and the method's `objection` checks them.
+
+    Returns:
+        A field for a `record`.
     """
     if not isinstance(what, str) or not what:
         raise TypeError(f"carries({what!r}): must be one of Carries, or a text that says what else it is")
@@ -276,14 +282,15 @@ def size(value: Any) -> int:
 
 
 NOT_FINITE = "has values that are not finite or too large"
-"""How `fault` speaks of numbers that training has blown up."""
+"""What `fault` says of numbers that training has blown up."""
 
 
 def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
     """What is wrong with a message, measured against one of the right form; None when nothing is.
 
     Types, names, shapes and dtypes must be the template's (a template's tensors may be on the meta device), and every
-    number finite and below `limit`. Of a field that `varies`, numbers are checked and nothing else.
+    number finite and below `limit`; variances of normalising layers are not negative. Of a field that `varies`, numbers
+    are checked and nothing else.
     """
     if type(value) is not type(template):
         return f"a {type(value).__name__} instead of a {type(template).__name__}"
@@ -310,6 +317,8 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
             extreme = float(tensor.abs().max())
             if not extreme <= limit:
                 return f"{name} {NOT_FINITE} ({extreme:.0e})"
+            if name.endswith("running_var") and float(tensor.min()) < 0:
+                return f"{name} is negative: no variance is"
     return None
 
 

@@ -44,7 +44,7 @@ def import_named(kind: str, name: str) -> Any:
     """The thing that `package.module:Name` names; `kind` is what an error calls it."""
     allowed = _named_code.get()
     if allowed is not None and name not in allowed:
-        raise UsageError(f"{kind} {name}: not imported here; start the site with this name to let it run")
+        raise UsageError(f"{kind} {name}: not imported here; start the hub or site with this name to let it run")
     path, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a file beside the user's config, in this process and those it spawns

@@ -61,9 +61,16 @@ def setting(
 ) -> Any:
     """A field of a value.
 
-    `default`: its value when nothing is said; `doc`: what it means; `decides`: what it changes (see `Decides`);
-    `option`: whether the command line has an option of this name, or which kind of thing (see `fedstill ls`) this
-    option names; `bounds`: `gt`, `ge`, `lt`, `le`.
+    Args:
+        default: its value when nothing is said.
+        doc: what it means.
+        decides: what it changes, see `Decides`.
+        option: whether the command line has an option of this name, or which kind of thing (see `fedstill ls`) this
+            option names.
+        bounds: `gt`, `ge`, `lt`, `le`.
+
+    Returns:
+        A field for a frozen dataclass that is a `Value`, such as a method.
     """
     return field(default=default, metadata={"doc": doc, "decides": decides, "option": option, "bounds": bounds})
 
@@ -92,6 +99,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def by_field(value: Any, cls: type | None = None) -> dict[str, Any]:
     """What a dataclass's instance has in its fields, by their names: those that `cls` has too, where it is given."""
     wanted = None if cls is None else {f.name for f in fields(cls)}
+    # the only way to a field whose name is not known before
     return {f.name: getattr(value, f.name) for f in fields(value) if wanted is None or f.name in wanted}
 
 
@@ -158,7 +166,7 @@ def build(cls: type[V], settings: Mapping[str, Any]) -> V:
 
 
 def _completed(value: Any, default: Any) -> Any:
-    """Settings of a part without its name speak of the default part: `gather.epsilon=0.2`."""
+    """Settings of a part that is not named change the default part: `gather.epsilon=0.2`."""
     if isinstance(default, Value) and isinstance(value, Mapping) and "name" not in value:
         return {**plain(default), **value}
     return value

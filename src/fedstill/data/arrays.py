@@ -112,19 +112,19 @@ def numbered(
     >>> found["train"].tolist(), names
     ([0, 1, 2], ('1', '2', '3'))
     """
-    found = {part: as_array(where, "y", values) for part, values in parts.items()}
-    if not all(values.dtype.kind in "UST" for values in found.values()):
-        empty = any(not values.size for values in found.values())
-        return (found, class_names) if class_names or empty else _from_zero(where, found)
-    found = {part: values.astype(str) for part, values in found.items()}
-    names = class_names or tuple(np.unique(np.concatenate([v.ravel() for v in found.values()])).tolist())
+    labels = {part: as_array(where, "y", values) for part, values in parts.items()}
+    if not all(values.dtype.kind in "UST" for values in labels.values()):
+        empty = any(not values.size for values in labels.values())
+        return (labels, class_names) if class_names or empty else _from_zero(where, labels)
+    labels = {part: values.astype(str) for part, values in labels.items()}
+    names = class_names or tuple(np.unique(np.concatenate([v.ravel() for v in labels.values()])).tolist())
     number = {name: place for place, name in enumerate(names)}
-    for part, values in found.items():
+    for part, values in labels.items():
         strange = [label for label in np.unique(values).tolist() if label not in number]
         if strange:
             raise DataError(f"{where}: {part} label {strange[0]!r} is none of {', '.join(names)}")
-        found[part] = np.array([number[label] for label in values.ravel().tolist()], np.int64)
-    return found, names
+        labels[part] = np.array([number[label] for label in values.ravel().tolist()], np.int64)
+    return labels, names
 
 
 def _from_zero(where: str, labels: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
@@ -141,7 +141,7 @@ MOST_CLASSES = 100
 
 
 def count_classes(where: str, train: Sequence[Samples], test: Samples | None = None) -> int:
-    """How many classes these samples speak of together: the largest label + 1. Training samples must have two."""
+    """How many classes these samples have together: the largest label + 1. Training samples must have two."""
     seen = np.unique(np.concatenate([part.y.numpy() for part in train]))
     if len(seen) == 1:
         raise DataError(f"{where}: all training samples have label {seen[0]}; at least two classes are needed")
@@ -185,7 +185,10 @@ def _labels(where: str, y: Any) -> NDArray[np.int64]:
         raise DataError(f"{where}: labels are of type {array.dtype}; must be whole numbers ≥ 0")
     wrong = ~(np.isfinite(array) & (array >= 0) & (array == np.floor(array)))
     if wrong.any():
-        raise DataError(f"{where}: label {array[wrong][0]} of sample {first_row(wrong)}; must be a whole number ≥ 0")
+        broken = " (regression is not supported)" if np.isfinite(array[wrong][0]) and array[wrong][0] % 1 else ""
+        raise DataError(
+            f"{where}: label {array[wrong][0]} of sample {first_row(wrong)}; must be a whole number ≥ 0{broken}"
+        )
     if array.dtype.kind == "f" and (different := len(np.unique(array))) > MOST_CLASSES:
         raise DataError(
             f"{where}: y holds {different} different decimal numbers: a quantity, not classes (regression is not "

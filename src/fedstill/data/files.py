@@ -46,10 +46,22 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
     def read() -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
+            return {key: _plain_array(path, arrays, key) for key in arrays.files}
 
     arrays: dict[str, NDArray[Any]] = _reading(path, read)
     return arrays
+
+
+def _plain_array(path: Path, arrays: Any, key: str) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = arrays[key]
+        return array
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise DataError(
+            f"{path}: {key} holds Python objects, which are not read; save it as texts or numbers"
+        ) from None
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -71,7 +83,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 def find_idx(folder: Path, prefix: str = "") -> dict[str, Path] | None:
     """The four IDX files of a data set in a folder, or None."""
-    found = {}
+    files = {}
     for part, names in {"train": ("train",), "test": ("t10k", "test")}.items():
         for key, kind in {"x": "images", "y": "labels"}.items():
             forms = (f"{kind}-idx{3 if key == 'x' else 1}-ubyte", f"{kind}.idx{3 if key == 'x' else 1}-ubyte")
@@ -79,8 +91,8 @@ def find_idx(folder: Path, prefix: str = "") -> dict[str, Path] | None:
             path = next((p for p in paths if p.is_file()), None)
             if path is None:
                 return None
-            found[f"{key}_{part}"] = path
-    return found
+            files[f"{key}_{part}"] = path
+    return files
 
 
 def read_cifar10(folder: Path) -> dict[str, NDArray[Any]]:
@@ -168,6 +180,6 @@ def _read_mat(path: Path) -> dict[str, NDArray[Any]]:
             [sys.executable, "-c", _READ_MAT, str(path), str(made)], capture_output=True, text=True, errors="replace"
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines()
-            raise ValueError(said[-1] if said and done.returncode > 0 else "its reader crashed")
+            complaint = done.stderr.strip().splitlines()
+            raise ValueError(complaint[-1] if complaint and done.returncode > 0 else "its reader crashed")
         return read_npz(made)

@@ -1,7 +1,7 @@
 """What an array is: which kind of data, and how that kind stores it.
 
-The kind follows from the shape where nobody says it by name: N×C×H×W, N×H×W×C and N×H×W of bytes, whole numbers or
-squares are images; N×C×T of real numbers are series; N×D is a table; anything else plain arrays.
+The kind follows from the shape where nobody says it by name: N×C×H×W, N×H×W×C, and N×H×W of squares or of whole
+numbers from 0 to 255 are images; other N×C×T are series; N×D is a table; anything else plain arrays.
 """
 
 from collections.abc import Mapping
@@ -43,8 +43,10 @@ def kind_name(array: NDArray[Any], asked: str = "auto") -> str:
     if array.ndim == 4:
         return "image"
     if array.ndim == 3:
-        real = array.dtype.kind == "f" and array.shape[1] != array.shape[2]
-        return "series" if real else "image"
+        whole = array.dtype.kind in "iu" and array.size > 0
+        beyond_bytes = whole and (array.min() < 0 or array.max() > 255)
+        square = array.shape[1] == array.shape[2]
+        return "series" if not square and (beyond_bytes or array.dtype.kind == "f") else "image"
     return "plain"
 
 

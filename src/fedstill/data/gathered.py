@@ -41,7 +41,7 @@ class Gathered:
             return arrays.dataset(self.name, found, str(path), kind=how.kind)
         from fedstill.data import tables
 
-        return tables.dataset(self.name, columns.read_file(path), str(path), how)
+        return tables.dataset(self.name, columns.read_file(path, how), str(path), how)
 
     def where(self) -> str | None:
         """Where it would be read from, or None."""

@@ -1,5 +1,6 @@
 """Looking at data before anything runs: what they hold, who has them, and what is amiss."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from fedstill.data.kinds import Series, Table, Tokens
 from fedstill.data.samples import Dataset
+from fedstill.data.separated import NUMBER
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def _columns(dataset: Dataset) -> list[dict[str, Any]]:
     rows = []
     for place, name in enumerate(kind.numeric):
         there = x[:, place][~x[:, place].isnan()]
-        span = f"{float(there.min()):.4g} … {float(there.max()):.4g}, mean {kind.mean[place]:.4g}" if len(there) else ""
+        span = f"{float(there.min()):.6g} … {float(there.max()):.6g}, mean {kind.mean[place]:.6g}" if len(there) else ""
         rows.append({"column": name, "holds": "numbers", "missing": missing[place], "values": span})
     for place, (name, known) in enumerate(zip(kind.categorical, kind.categories, strict=True), len(kind.numeric)):
         shown = ", ".join(known[:5]) + (f" … ({len(known)})" if len(known) > 5 else "")
@@ -62,37 +64,44 @@ def _sites(dataset: Dataset) -> list[dict[str, Any]]:
     if dataset.sites is None:
         return []
     labels = dataset.train.y.numpy()
-    found = []
+    rows = []
     for number, name in enumerate(dataset.sites.names):
         own = labels[dataset.sites.train == number]
         mix = np.bincount(own, minlength=dataset.classes)
         tests = 0 if dataset.sites.test is None else int((dataset.sites.test == number).sum())
-        found.append({"site": name, "train": len(own), "test": tests, "classes": mix.tolist()})
-    return found
+        rows.append({"site": name, "train": len(own), "test": tests, "classes": mix.tolist()})
+    return rows
 
 
 def _warnings(dataset: Dataset, counts: list[int]) -> list[str]:
-    told = [f"class {n!r} has no training samples" for n, c in zip(dataset.class_names, counts, strict=True) if not c]
+    lines = [f"class {n!r} has no training samples" for n, c in zip(dataset.class_names, counts, strict=True) if not c]
     largest = max(counts) / max(1, sum(counts))
     if largest > 0.8:
         name = dataset.class_names[int(np.argmax(counts))]
-        told.append(f"{largest:.0%} are {name!r}: accuracy says little; ask for metric = balanced-accuracy or auroc")
+        lines.append(f"{largest:.0%} are {name!r}: accuracy says little; ask for metric = balanced-accuracy or auroc")
     for site in _sites(dataset):
         if 0 < site["train"] < 10:
-            told.append(f"site {site['site']} has {site['train']} training samples")
+            lines.append(f"site {site['site']} has {site['train']} training samples")
         elif sum(count > 0 for count in site["classes"]) == 1:
-            told.append(f"site {site['site']} has one class only")
+            lines.append(f"site {site['site']} has one class only")
     kind, x = dataset.kind, dataset.train.x
     if isinstance(kind, Table):
         for place, name in enumerate(kind.numeric):
             there = x[:, place][~x[:, place].isnan()]
             if len(there) and bool((there == there[0]).all()):
-                told.append(f"column {name!r} is constant")
+                lines.append(f"column {name!r} is constant")
+        for name, known in zip(kind.categorical, kind.categories, strict=True):
+            odd = [text for text in known if re.match(NUMBER, text) is None]
+            if odd and len(odd) * 5 <= len(known):
+                lines.append(
+                    f"column {name!r} holds categories: {len(known) - len(odd)} of its {len(known)} texts are numbers, "
+                    f"{odd[0]!r} is not"
+                )
     if isinstance(kind, Tokens):
         empty = int((x == 0).all(1).sum())
         full = float((x[:, -1] != 0).double().mean())
-        told += [f"{empty} texts are empty"] if empty else []
-        told += [f"{full:.0%} of the texts are longer than {kind.length} tokens: cut"] if full > 0.2 else []
+        lines += [f"{empty} texts are empty"] if empty else []
+        lines += [f"{full:.0%} of the texts are longer than {kind.length} tokens: cut"] if full > 0.2 else []
     if isinstance(kind, Series) and bool(torch.isnan(x).any()):
-        told.append("series with missing values")
-    return told
+        lines.append("series with missing values")
+    return lines

@@ -4,9 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def scaled(
-    matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64], turns: int = 2000
-) -> NDArray[np.float64]:
+def scaled(matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
     """A matrix scaled by rows and columns in turn until its sums are `rows` and `columns` (Sinkhorn and Knopp).
 
     Where it has zeros that make this impossible, tiny numbers stand for them; columns are exact, rows nearly.
@@ -14,13 +12,13 @@ def scaled(
         >>> scaled(np.array([[1.0, 1.0], [1.0, 3.0]]), np.array([2, 2]), np.array([1, 3])).round(3).tolist()
         [[0.697, 1.303], [0.303, 1.697]]
     """
-    found = np.maximum(matrix, 1e-9)
-    for _ in range(turns):
-        found *= (rows / found.sum(axis=1))[:, None]
-        found *= columns / found.sum(axis=0)
-        if np.abs(found.sum(axis=1) - rows).max() < 1e-6:
+    shares = np.maximum(matrix, 1e-9)
+    for _ in range(2000):
+        shares *= (rows / shares.sum(axis=1))[:, None]
+        shares *= columns / shares.sum(axis=0)
+        if np.abs(shares.sum(axis=1) - rows).max() < 1e-6:
             break
-    return found
+    return shares
 
 
 def rounded(matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:

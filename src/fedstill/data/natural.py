@@ -63,19 +63,24 @@ class BySite(Natural):
         few = [site for site in there if sizes[site] < self.min_samples]
         if not few:
             return [[site] for site in there], ()
-        told = ", ".join(f"{sites.names[site]}: {sizes[site]}" for site in few[:5])
+        examples = ", ".join(f"{sites.names[site]}: {sizes[site]}" for site in few[:5])
         if self.small == "refuse":
             raise UsageError(
                 f"partition = sites: {len(few)} of {len(there)} sites have fewer than {self.min_samples} samples "
-                f"({told}); ask for partition.small = merge or drop, or for a lower partition.min_samples"
+                f"({examples}); ask for --partition sites --set partition.small=merge (or drop, or "
+                "partition.min_samples=1)"
             )
         large = [[site] for site in there if site not in few]
         if self.small == "drop":
             if len(large) < 1:
                 raise UsageError(f"partition = sites: every site has fewer than {self.min_samples} samples")
-            return large, (f"{len(few)} small sites dropped ({told})",)
+            return large, (f"{len(few)} small sites dropped ({examples})",)
         merged = _merged(few, sizes, self.min_samples)
-        return sorted(large + merged), (f"{len(few)} small sites merged into {len(merged)} ({told})",)
+        if large and len(merged) == 1 and sizes[merged[0]].sum() < self.min_samples:  # too few even together
+            host = min(large, key=lambda group: int(sizes[group[0]]))
+            host += merged[0]
+            return large, (f"{len(few)} small sites merged with {sites.names[host[0]]} ({examples})",)
+        return sorted(large + merged), (f"{len(few)} small sites merged into {len(merged)} ({examples})",)
 
 
 def _sites(dataset: Dataset) -> Sites:
@@ -155,10 +160,10 @@ class Saved(Natural):
 
 
 def _dealt(parts: Sequence[Sequence[int]], dataset: Dataset, private: Ints, where: str) -> Split:
-    size, found = len(dataset.train), [np.unique(np.array(part, np.int64)) for part in parts]
-    if not found or any(not len(part) for part in found):
+    size, clients = len(dataset.train), [np.unique(np.array(part, np.int64)) for part in parts]
+    if not clients or any(not len(part) for part in clients):
         raise UsageError(f"{where}: every client needs at least one sample")
-    every = np.concatenate(found)
+    every = np.concatenate(clients)
     if every.min() < 0 or every.max() >= size:
         odd = int(every.min() if every.min() < 0 else every.max())
         raise UsageError(f"{where}: sample {odd}; {dataset.name} has samples 0 to {size - 1}")
@@ -167,4 +172,4 @@ def _dealt(parts: Sequence[Sequence[int]], dataset: Dataset, private: Ints, wher
         raise UsageError(f"{where}: sample {values[counts > 1][0]} is given to several clients")
     left = size - len(every)
     notes = (f"{left:,} of {size:,} samples are given to nobody",) if left else ()
-    return Split(tuple(np.intersect1d(part, private) for part in found), notes)
+    return Split(tuple(np.intersect1d(part, private) for part in clients), notes)

@@ -31,6 +31,8 @@ def _from_torch(spec: Any, reading: Reading) -> Dataset:
     """A torch data set of (x, y) pairs, read once from its first to its last."""
     try:
         pairs = [spec[i] for i in range(len(spec))]
+        if pairs and isinstance(pairs[0], Mapping):
+            raise TypeError(f"it gives dictionaries of {', '.join(map(str, pairs[0]))}")
         x, y = [np.asarray(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
     except (TypeError, ValueError, IndexError, KeyError, NotImplementedError) as error:
         raise UsageError(

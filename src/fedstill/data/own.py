@@ -59,9 +59,9 @@ def read_own(spec: Spec, reading: Reading | None = None) -> Own:
     """A party's own data from a name, an image folder, an .npz file or a table; a file may hold a single class."""
     if isinstance(spec, str) and spec.endswith(".npz"):
         path = Path(spec).expanduser()
-        found = {arrays.ALIASES.get(key, key): value for key, value in read_npz(path).items()}
-        if set(found) >= {"x_train", "y_train"}:
-            return _from_arrays(found, str(path))
+        named = {arrays.ALIASES.get(key, key): value for key, value in read_npz(path).items()}
+        if set(named) >= {"x_train", "y_train"}:
+            return _from_arrays(named, str(path))
     if isinstance(spec, str) and is_table(path := Path(spec).expanduser()):
         table = read_table(path, reading or Reading(), path.stat().st_mtime_ns if path.is_file() else 0, alone=True)
         return Own(table.train, table.test, table.class_names)
@@ -69,14 +69,14 @@ def read_own(spec: Spec, reading: Reading | None = None) -> Own:
     return Own(dataset.train, dataset.test, dataset.class_names)
 
 
-def _from_arrays(found: arrays.Arrays, where: str) -> Own:
-    about = arrays.known_about(where, found)
-    parts = {part: found[f"y_{part}"] for part in ("train", "test") if {f"x_{part}", f"y_{part}"} <= set(found)}
-    labels, names = arrays.numbered(where, parts, arrays.texts(found.get("classes")))
-    train = arrays.samples(f"{where}, train part", found["x_train"], labels["train"], about=about)
+def _from_arrays(named: arrays.Arrays, where: str) -> Own:
+    about = arrays.known_about(where, named)
+    parts = {part: named[f"y_{part}"] for part in ("train", "test") if {f"x_{part}", f"y_{part}"} <= set(named)}
+    labels, names = arrays.numbered(where, parts, arrays.texts(named.get("classes")))
+    train = arrays.samples(f"{where}, train part", named["x_train"], labels["train"], about=about)
     test = None
     if "test" in labels:
-        test = arrays.samples(f"{where}, test part", found["x_test"], labels["test"], train, about)
+        test = arrays.samples(f"{where}, test part", named["x_test"], labels["test"], train, about)
     highest = max(int(part.y.max()) for part in (train, test) if part is not None)
     if names and highest >= len(names):
         raise DataError(f"{where}: label {highest} found, but there are {len(names)} classes")

@@ -64,10 +64,9 @@ class Partition(Value, ABC):
 partitions: Registry[Partition] = Registry("partition", Partition)
 
 
-@partitions.register("dirichlet")
 @dataclass(frozen=True)
-class Dirichlet(Partition):
-    """Label skew: each class is divided over the clients in proportions drawn from Dir(α)."""
+class LabelSkew(Partition, ABC):
+    """Base of the partitions that divide each class over the clients by draws from Dir(α)."""
 
     alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
     min_samples: int = setting(10, ge=1, doc="samples every client gets at least")
@@ -75,18 +74,28 @@ class Dirichlet(Partition):
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
         """Redraw all classes, at most 100 times, until every client has `min_samples`; then mend the best draw."""
         classes, sizes = _classes(labels)
-
-        def draw() -> Ints:
-            return _whole(rng.dirichlet(np.full(clients, self.alpha), size=len(sizes)), sizes, rng)
-
         least, lowered = _least(len(labels), clients, self.min_samples)
-        counts, mended = _feed(draw, least)
+        counts, mended = _feed(lambda: self.draw(sizes, clients, rng), least)
         return Split(_deal(classes, counts, rng), lowered + mended)
+
+    @abstractmethod
+    def draw(self, sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+        """One draw: how many samples of each class (of these sizes) each client gets, classes × clients."""
+
+
+@partitions.register("dirichlet")
+@dataclass(frozen=True)
+class Dirichlet(LabelSkew):
+    """Label skew: each class is divided over the clients in proportions drawn from Dir(α)."""
+
+    def draw(self, sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+        """Every class by proportions of its own."""
+        return _whole(rng.dirichlet(np.full(clients, self.alpha), size=len(sizes)), sizes, rng)
 
 
 @partitions.register("dominant")
 @dataclass(frozen=True)
-class Dominant(Partition):
+class Dominant(LabelSkew):
     """FedKF's authors' Dirichlet: every client of a group is the largest holder of some class before any is of two.
 
     Clients stand in groups of at most the number of classes, each with its share of every class. Per class the authors
@@ -94,25 +103,15 @@ class Dominant(Partition):
     exchanging the largest share with that of a random such client has the very same distribution, and always ends.
     """
 
-    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
-    min_samples: int = setting(10, ge=1, doc="samples every client gets at least")
-
-    def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
-        """Redraw all classes, at most 100 times, until every client has `min_samples`; then mend the best draw."""
-        classes, sizes = _classes(labels)
-        least, lowered = _least(len(labels), clients, self.min_samples)
+    def draw(self, sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+        """Every group's share of each class, and who in the group has how much of it."""
         groups = [np.arange(first, min(first + len(sizes), clients)) for first in range(0, clients, len(sizes))]
         share = np.array([len(group) / clients for group in groups])
-
-        def draw() -> Ints:
-            counts = np.zeros((len(sizes), clients), np.int64)
-            by_group = _whole(np.tile(share, (len(sizes), 1)), sizes, rng)
-            for group, own in zip(groups, by_group.T, strict=True):
-                counts[:, group] = _whole(self._shares(len(sizes), len(group), rng), own, rng)
-            return counts
-
-        counts, mended = _feed(draw, least)
-        return Split(_deal(classes, counts, rng), lowered + mended)
+        counts = np.zeros((len(sizes), clients), np.int64)
+        by_group = _whole(np.tile(share, (len(sizes), 1)), sizes, rng)
+        for group, own in zip(groups, by_group.T, strict=True):
+            counts[:, group] = _whole(self._shares(len(sizes), len(group), rng), own, rng)
+        return counts
 
     def _shares(self, classes: int, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         shares = rng.dirichlet(np.full(clients, self.alpha), size=classes)
@@ -130,27 +129,16 @@ class Dominant(Partition):
 
 @partitions.register("rebalanced")
 @dataclass(frozen=True)
-class Rebalanced(Partition):
+class Rebalanced(LabelSkew):
     """DaFKD's Dirichlet, from FedGen's code: class by class, a client that has N/K samples gets nothing of the next.
 
     Sizes are nearer to one another than with `dirichlet`, since only the class that fills a client can overflow it.
     """
 
-    alpha: float = setting(0.1, gt=0, lt=math.inf, doc="Dirichlet's α: the smaller, the fewer classes a client sees")
     min_samples: int = setting(100, ge=1, doc="samples every client gets at least")
 
-    def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
-        """Redraw all classes, at most 100 times, until every client has `min_samples`; then mend the best draw."""
-        classes, sizes = _classes(labels)
-        least, lowered = _least(len(labels), clients, self.min_samples)
-
-        def draw() -> Ints:
-            return self._counts(sizes, clients, rng)
-
-        counts, mended = _feed(draw, least)
-        return Split(_deal(classes, counts, rng), lowered + mended)
-
-    def _counts(self, sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+    def draw(self, sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+        """Class by class; whoever has enough is left out."""
         counts = np.zeros((len(sizes), clients), np.int64)
         for number, size in enumerate(sizes):
             hungry = counts.sum(axis=0) < sizes.sum() / clients

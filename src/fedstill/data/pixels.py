@@ -12,11 +12,6 @@ from fedstill.data.kinds.image import Image
 from fedstill.data.samples import Dataset, Samples
 
 
-def images(x: Tensor, y: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Samples:
-    """Samples from images N×C×H×W (uint8 or float32), with a mean and a deviation for each channel."""
-    return Samples(x, y, Image(tuple(x.shape[1:]), mean, std))
-
-
 def brought_to(x: Tensor, kind: Kind, pixels: tuple[int, ...] | None, black: float = 0) -> Tensor:
     """Stored samples `x` of a kind; images in a size that the model takes (`pixels`; None: any).
 

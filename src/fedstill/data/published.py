@@ -81,7 +81,7 @@ class Published:
     doc: str
     class_names: tuple[str, ...]
     norm: Norm
-    hub: Hub
+    hub: Hub | None  # None: nowhere that is known
     files: str  # what FEDSTILL_DATA may hold beside an .npz file
     folders: tuple[str, ...] = ()  # sub-folders in which the original files stand
     transposed: bool = False  # EMNIST's IDX files and their copies lie on their side
@@ -89,11 +89,8 @@ class Published:
     def __call__(self) -> Dataset:
         """Load it from the first place that has it; one line says what to do when none has."""
         place = self._on_disk(strict=True)
-        if place is not None:
-            where, read = place
-            arrays = read()
-        else:
-            where, arrays = f"huggingface.co/datasets/{self.hub.repo}", self._download()
+        where, read = place or self._online()
+        arrays = read()
         return dataset(self.name, self._zero_based(arrays), where, self.class_names, self.norm)
 
     def where(self) -> str | None:
@@ -101,7 +98,7 @@ class Published:
         place = self._on_disk(strict=False)
         if place is not None:
             return place[0]
-        return f"Hugging Face {self.hub.repo}, downloaded at first use" if _hub_installed() else None
+        return f"Hugging Face {self.hub.repo}, downloaded at first use" if self.hub and _hub_installed() else None
 
     def _on_disk(self, strict: bool) -> tuple[str, Callable[[], Arrays]] | None:
         for root in folders():
@@ -137,10 +134,11 @@ class Published:
         return (str(place), partial(read, place)) if (place / sign).is_file() else None
 
     def _idx(self, folder: Path) -> tuple[str, Callable[[], Arrays]] | None:
-        if self.name not in ("mnist", "fashion-mnist", "emnist-letters"):
+        named = self.name.startswith("emnist-")  # EMNIST's files carry the name of their split
+        if not named and self.name not in ("mnist", "fashion-mnist"):
             return None
-        files = find_idx(folder, "emnist-letters-" if self.name == "emnist-letters" else "")
-        if files is None or (self.name != "emnist-letters" and not self._is_own(folder, files["y_train"])):
+        files = find_idx(folder, f"{self.name}-" if named else "")
+        if files is None or (not named and not self._is_own(folder, files["y_train"])):
             return None
         return str(folder), partial(self._read_idx, files)
 
@@ -157,19 +155,24 @@ class Published:
     def _read_idx(self, files: dict[str, Path]) -> Arrays:
         return self._upright({key: read_idx(path) for key, path in files.items()})
 
-    def _download(self) -> Arrays:
-        from fedstill.data.huggingface import fetch
-
+    def _online(self) -> tuple[str, Callable[[], Arrays]]:
         todo = f"set {VARIABLE} to a folder that has {self.name}.npz (x_train, y_train, x_test, y_test) or {self.files}"
+        if self.hub is None:
+            raise DataError(f"{self.name} is not on this machine: {todo}")
         if not _hub_installed():
             raise DataError(
                 f"{self.name} is not on this machine: {todo}, or `pip install 'fedstill[huggingface]'` to download it"
             )
+        return f"huggingface.co/datasets/{self.hub.repo}", partial(self._download, self.hub, todo)
+
+    def _download(self, hub: Hub, todo: str) -> Arrays:
+        from fedstill.data.huggingface import fetch
+
         try:
-            return self._upright(fetch(self.hub.repo, self.hub.config, self.hub.image, self.hub.label))
+            return self._upright(fetch(hub.repo, hub.config, hub.image, hub.label))
         except Exception as error:  # whatever the network and the hub's library come up with
             reason = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
-            raise DataError(f"{self.name} could not be downloaded from {self.hub.repo} ({reason}): {todo}") from error
+            raise DataError(f"{self.name} could not be downloaded from {hub.repo} ({reason}): {todo}") from error
 
     def _upright(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if not self.transposed:
@@ -221,6 +224,12 @@ PUBLISHED = (
         "emnist-letters", "145,600 handwritten letters, 26 classes, 28×28 grey",
         tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), ((0.1722,), (0.3309,)),
         Hub("tanganke/emnist_letters"), "its four IDX files (emnist-letters-train-images-idx3-ubyte …, .gz or not)",
+        ("EMNIST/raw",), transposed=True,
+    ),
+    Published(
+        "emnist-byclass", "814,255 handwritten digits and letters, 62 classes, 28×28 grey",
+        tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"), ((0.1736,), (0.3317,)),
+        None, "its four IDX files (emnist-byclass-train-images-idx3-ubyte …, .gz or not)",
         ("EMNIST/raw",), transposed=True,
     ),
     Published(

@@ -44,13 +44,13 @@ class Reading(Value):
     @property
     def declared(self) -> dict[str, tuple[str, ...]]:
         """The only categories that columns may have, by column."""
-        found = {}
+        categories = {}
         for line in self.categories:
             column, equals, known = line.partition("=")
             if not equals or not known:
                 raise UsageError(f"categories = {line!r}: must be column=one|two|…")
-            found[column] = tuple(known.split("|"))
-        return found
+            categories[column] = tuple(known.split("|"))
+        return categories
 
 
 readings: Registry[Reading] = Registry("reading", Reading)

@@ -11,15 +11,15 @@ from fedstill.core.kind import Kind
 from fedstill.data.columns import listed
 from fedstill.data.kinds import Series, Table, Tokens
 from fedstill.data.reading import Reading
-from fedstill.data.tables import codes_of, numbers_of
+from fedstill.data.tables import codes_of, numbers_of, site_codes, times_of
 from fedstill.data.tokenize import tokens
 
 
 def rows_like(kind: Kind, table: pa.Table, where: str, reading: Reading | None = None) -> NDArray[Any]:
     """The rows of a table as `kind` stores them: by the names of its columns, in whatever order they stand.
 
-    Texts come from the column that `reading` names (or the only one of texts); series are windows of rows in their
-    order, one after the other.
+    Texts come from the column that `reading` names (or the only one of texts). Series are windows one after the other,
+    each of one site and in the order of time where the columns that `reading` names are there, else as the rows stand.
     """
     if table.num_rows == 0:
         raise DataError(f"{where}: no rows")
@@ -28,7 +28,8 @@ def rows_like(kind: Kind, table: pa.Table, where: str, reading: Reading | None =
             x = np.empty((table.num_rows, len(kind.columns)), np.float32)
             for place, name in enumerate(kind.numeric):
                 x[:, place] = numbers_of(where, name, _column(table, name, where))
-            for place, (name, known) in enumerate(zip(kind.categorical, kind.categories, strict=True), place_of(kind)):
+            coded = zip(kind.categorical, kind.categories, strict=True)
+            for place, (name, known) in enumerate(coded, len(kind.numeric)):
                 x[:, place] = codes_of(where, name, _column(table, name, where), known)
             return x
         case Tokens():
@@ -38,13 +39,8 @@ def rows_like(kind: Kind, table: pa.Table, where: str, reading: Reading | None =
             texts = _column(table, _text(table, reading, where), where).to_pylist()
             return tokens([str(text or "") for text in texts], how)[0]
         case Series():
-            return _windows(kind, table, where)
+            return _windows(kind, table, where, reading or Reading())
     raise UsageError(f"{where}: a table has no {kind.plural}; give them as a .npy file")
-
-
-def place_of(kind: Table) -> int:
-    """Where the categories of stored rows begin."""
-    return len(kind.numeric)
 
 
 def _column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
@@ -56,19 +52,32 @@ def _column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
 def _text(table: pa.Table, reading: Reading | None, where: str) -> str:
     if reading is not None and reading.text is not None:
         return reading.text
-    found = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    if len(found) != 1:
-        raise UsageError(f"{where}: say which column holds the texts; there are {listed(found or table.column_names)}")
-    return str(found[0])
+    columns = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    if len(columns) != 1:
+        raise UsageError(
+            f"{where}: say which column holds the texts; there are {listed(columns or table.column_names)}"
+        )
+    return str(columns[0])
 
 
-def _windows(kind: Series, table: pa.Table, where: str) -> NDArray[np.float32]:
+def _windows(kind: Series, table: pa.Table, where: str, reading: Reading) -> NDArray[np.float32]:
     channels, length = kind.shape
     names = kind.names or tuple(table.column_names[:channels])
-    if table.num_rows < length:
-        raise DataError(f"{where}: {table.num_rows} rows; a window has {length}")
-    rows = np.stack([numbers_of(where, name, _column(table, name, where)) for name in names])
-    gaps = np.isnan(rows)
-    rows = np.where(gaps, np.array(kind.mean, np.float32)[:, None], rows)
-    count = table.num_rows // length
-    return np.ascontiguousarray(rows[:, : count * length].reshape(channels, count, length).transpose(1, 0, 2))
+    values = np.stack([numbers_of(where, name, _column(table, name, where)) for name in names])
+    values = np.where(np.isnan(values), np.array(kind.mean, np.float32)[:, None], values)
+    runs = _runs(table, where, reading)
+    starts = [run[at : at + length] for run in runs for at in range(0, len(run) - length + 1, length)]
+    if not starts:
+        raise DataError(f"{where}: a window has {length} rows; the longest run has {max(map(len, runs))}")
+    return np.ascontiguousarray(values[:, np.stack(starts)].transpose(1, 0, 2))
+
+
+def _runs(table: pa.Table, where: str, reading: Reading) -> list[NDArray[np.int64]]:
+    """The rows of each site, in the order of time."""
+    order = np.arange(table.num_rows)
+    if reading.time in table.column_names:
+        order = np.argsort(times_of(where, str(reading.time), table.column(reading.time)), kind="stable")
+    if reading.site not in table.column_names:
+        return [order]
+    owners = site_codes(where, str(reading.site), table.column(reading.site))[1][order]
+    return [order[owners == owner] for owner in np.unique(owners)]

@@ -29,11 +29,14 @@ Index = Tensor | NDArray[Any] | slice | Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples `x` as their kind stores them, with class numbers `y` (N, int64)."""
+    """Samples with their classes: `len(samples)`, `samples[index]`, and `inputs()` for a model."""
 
     x: Tensor
+    """The samples as they are stored (pixels as bytes, words as numbers), along the first dimension."""
     y: Tensor
+    """The class number of each."""
     kind: Kind
+    """What one sample is: its shape, and how a model's input is made of it."""
 
     def __post_init__(self) -> None:
         wrong = self.kind.fault(self.x)
@@ -47,12 +50,12 @@ class Samples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input of a model."""
+        """The shape of one input of a model."""
         return self.kind.shape
 
     def __getitem__(self, index: Index) -> "Samples":
         chosen = _index(index)
-        return replace(self, x=_take(self.x, chosen), y=_take(self.y, chosen))
+        return Samples(_take(self.x, chosen), _take(self.y, chosen), self.kind)
 
     def inputs(self, index: Index | None = None) -> Tensor:
         """What a model takes: all samples, or those of `index`, as a new tensor, normalised as their kind says."""
@@ -100,10 +103,9 @@ def batches(n: int, size: int, epochs: int, generator: torch.Generator, drop_sin
         [2, 2, 1]
     """
     for _ in range(epochs):
-        order = torch.randperm(n, generator=generator)
-        for start in range(0, n, size):
-            if not (drop_single and n - start == 1):
-                yield order[start : start + size]
+        for part in torch.split(torch.randperm(n, generator=generator), size):
+            if len(part) > drop_single:
+                yield part
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +122,21 @@ class Dataset:
     """A named data set: training samples, global test samples where there are any, its classes, and its sites."""
 
     name: str
+    """What it is called in a run and in a report."""
     train: Samples
+    """What clients train on, and are tested on where a share is kept back."""
     test: Samples | None
+    """The global test; None where the data bring none."""
     classes: int
+    """How many classes there are."""
     class_names: tuple[str, ...]
-    source: str = ""  # where it was read from, for the run's record
+    """Their names, in the order of their numbers."""
+    source: str = ""
+    """Where it was read from, for the run's record."""
     sites: Sites | None = None
-    notes: tuple[str, ...] = ()  # what a user should know of how it was read
+    """Who holds each sample, where the data say so."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of how it was read."""
 
     @property
     def kind(self) -> Kind:

@@ -78,9 +78,9 @@ def _mnist_5k() -> Dataset:
 def _breast_cancer() -> Dataset:
     from sklearn.datasets import load_breast_cancer
 
-    found = load_breast_cancer()
-    about = {"names": found.feature_names, "classes": found.target_names}
-    parts = _held_out(found.data.astype(np.float32), found.target)
+    bunch = load_breast_cancer()
+    about = {"names": bunch.feature_names, "classes": bunch.target_names}
+    parts = _held_out(bunch.data.astype(np.float32), bunch.target)
     return arrays.dataset("breast-cancer", {**parts, **about}, "package scikit-learn")
 
 
@@ -90,16 +90,16 @@ def _smart_watch() -> Dataset:
         from seglearn.datasets import load_watch
     except ImportError:
         raise DataError("smart-watch needs an extra: pip install 'fedstill[sensors]'") from None
-    found = load_watch()
+    recordings = load_watch()
     x: dict[str, list[NDArray[Any]]] = {"train": [], "test": []}
     rows: dict[str, list[tuple[int, int]]] = {"train": [], "test": []}
-    for record, label, subject in zip(found["X"], found["y"], found["subject"], strict=True):
+    for record, label, subject in zip(recordings["X"], recordings["y"], recordings["subject"], strict=True):
         windows = record[: len(record) // WINDOW * WINDOW].reshape(-1, WINDOW, record.shape[1]).transpose(0, 2, 1)
         cut = len(windows) - len(windows) // 5  # the end of every recording is its test
         for part, some in (("train", windows[:cut]), ("test", windows[cut:])):
             x[part].append(some)
             rows[part] += [(int(label), int(subject))] * len(some)
-    known: dict[str, Any] = {"names": found["X_labels"], "classes": found["y_labels"]}
+    known: dict[str, Any] = {"names": recordings["X_labels"], "classes": recordings["y_labels"]}
     for part in ("train", "test"):
         known[f"x_{part}"] = np.concatenate(x[part])
         known[f"y_{part}"], known[f"site_{part}"] = np.array(rows[part]).T
@@ -145,11 +145,14 @@ datasets.register("digits")(Embedded("digits", "1,797 handwritten digits, 8×8 g
 def load(spec: Spec, reading: Reading | None = None) -> Dataset:
     """The data set that `spec` means.
 
-    A registered name (`mnist-5k`); a path to an image folder, an .npz file or a table (.csv, .tsv, .parquet, .jsonl);
-    arrays as a tuple `(x_train, y_train)` or `(x_train, y_train, x_test, y_test)` or as a dictionary with these keys; a
-    pandas, polars or pyarrow frame; a torch or Hugging Face data set; a `Dataset` as it is.
+    Args:
+        spec: a registered name (`mnist-5k`); a path to an image folder, an .npz file or a table (.csv, .tsv, .parquet,
+            .jsonl); arrays as a tuple `(x_train, y_train)` or `(x_train, y_train, x_test, y_test)` or as a dictionary
+            with these keys; a pandas, polars or pyarrow frame; a torch or Hugging Face data set; a `Dataset` as it is.
+        reading: which column of a table is the label, the site, the text …, and what a file leaves open.
 
-    `reading` says which column of a table is the label, the site, the text …, and what a file leaves open.
+    Returns:
+        Training samples, test samples where there are some, and the classes' names.
     """
     how = reading or Reading()
     if isinstance(spec, Dataset):
@@ -163,9 +166,9 @@ def load(spec: Spec, reading: Reading | None = None) -> Dataset:
         return arrays.dataset("own data", with_site(spec, how.site, "own data"), "own data", kind=how.kind)
     if isinstance(spec, tuple | list) and len(spec) in (2, 4):
         return load(dict(zip(("x_train", "y_train", "x_test", "y_test"), spec, strict=False)), reading)
-    found = from_object(spec, how)
-    if found is not None:
-        return found
+    converted = from_object(spec, how)
+    if converted is not None:
+        return converted
     raise UsageError(
         f"data = {type(spec).__name__}: must be a name, a path, (x_train, y_train), "
         "(x_train, y_train, x_test, y_test), a dictionary of these, a frame or a data set of torch or Hugging Face"
@@ -204,7 +207,9 @@ def read_table(path: Path, reading: Reading, changed: int, alone: bool = False) 
     """
     from fedstill.data import tables
 
-    return tables.dataset(path.name.split(".")[0], columns.read_file(path), str(path), reading, 1 if alone else 2)
+    return tables.dataset(
+        path.name.split(".")[0], columns.read_file(path, reading), str(path), reading, 1 if alone else 2
+    )
 
 
 def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
@@ -220,9 +225,9 @@ def load_clients(clients: Sequence[Samples | tuple[Any, Any]]) -> list[Samples]:
     about = About(kind=Registry.name_of(type(first.kind)))
     own = [first, *(_client(number, client, about) for number, client in enumerate(clients) if number)]
     arrays.count_classes("clients", own)
-    told = [summary(samples, ()) for samples in own]
-    agreed(told, [f"client {number}" for number in range(len(own))])
-    kind = pooled(told)
+    parties = [summary(samples, ()) for samples in own]
+    agreed(parties, [f"client {number}" for number in range(len(own))])
+    kind = pooled(parties)
     return [recast(samples, kind) for samples in own]
 
 
@@ -234,16 +239,16 @@ def _client(number: int, client: Samples | tuple[Any, Any], about: About) -> Sam
     return arrays.samples(f"client {number}", *client, about=about)
 
 
-def pool(clients: Sequence[Samples], class_names: tuple[str, ...] | None = None) -> tuple[Dataset, Split]:
+def pool(clients: Sequence[Samples]) -> tuple[Dataset, Split]:
     """Clients' own data as one data set and the split that gives each its own: what a partition would have made."""
     train = Samples.concat(clients)
-    names = class_names or tuple(map(str, range(int(train.y.max()) + 1)))
+    names = tuple(map(str, range(int(train.y.max()) + 1)))
     ends = np.cumsum([len(samples) for samples in clients])
     parts = tuple(np.split(np.arange(len(train)), ends[:-1]))
     return Dataset("own clients", train, None, len(names), names, source="own clients"), Split(parts)
 
 
-def found() -> list[tuple[str, str | None]]:
+def located() -> list[tuple[str, str | None]]:
     """Every known data set, and where this machine would read it from (None: nowhere). Reads no images."""
     loaders = datasets.usable()
     return [(name, made.where() if isinstance(made, Found) else "registered") for name, made in loaders]

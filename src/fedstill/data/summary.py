@@ -59,8 +59,8 @@ def _measured(x: NDArray[Any], kind: Kind) -> tuple[tuple[float, ...], tuple[flo
         case Image() | Series():
             return measure(x)
         case Table():
-            found = Table.of(x, kind.numeric)
-            return found.mean, found.std
+            measured = Table.of(x, kind.numeric)
+            return measured.mean, measured.std
         case Plain():
             own = Plain.of(x)
             return (own.mean,), (own.std,)
@@ -83,19 +83,22 @@ def _constant(x: NDArray[Any], kind: Kind) -> list[bool]:
     return []
 
 
-def unsound(told: Summary) -> str | None:
+def unsound(claimed: Summary) -> str | None:
     """What cannot be true of a summary that came from elsewhere (None: nothing)."""
-    kind = kind_of(told.kind)
-    numbers = [*told.measured_mean, *told.measured_std, told.lowest]
+    kind = kind_of(claimed.kind)
+    numbers = [*claimed.measured_mean, *claimed.measured_std, claimed.lowest]
     if not all(math.isfinite(number) for number in numbers):
         return "a number that is not finite"
     wanted = len(_normalised(kind))
-    if not len(told.measured_mean) == len(told.measured_std) == len(told.counts) == wanted:
+    if not len(claimed.measured_mean) == len(claimed.measured_std) == len(claimed.counts) == wanted:
         return f"must have {wanted} means, deviations and counts"
-    if any(not 0 <= count <= told.size for count in told.counts) or any(s < 0 for s in told.measured_std):
+    if any(not 0 <= count <= claimed.size for count in claimed.counts) or any(s < 0 for s in claimed.measured_std):
         return "counts must be from 0 to the size, deviations ≥ 0"
+    whole = isinstance(kind, Image) and claimed.dtype == "uint8"
+    if whole and not (0 <= claimed.lowest <= 255 and all(0 <= n <= 1 for n in numbers[:-1])):
+        return "a mean, deviation or lowest value that no byte has"
     wrong = kind.fault(kind.blank(0))
-    return wrong or (None if told.dtype in ("uint8", "float32", "int32") else f"dtype {told.dtype}")
+    return wrong or (None if claimed.dtype in ("uint8", "float32", "int32") else f"dtype {claimed.dtype}")
 
 
 def _normalised(kind: Kind) -> Sequence[float]:
@@ -110,24 +113,21 @@ def _normalised(kind: Kind) -> Sequence[float]:
 
 def pooled(parties: Sequence[Summary]) -> Kind:
     """The kind of all parties' data: what they share already, else means and deviations over all their samples."""
-    found = [kind_of(party.kind) for party in parties]
-    first = found[0]
-    if all(kind == first for kind in found):
+    kinds = [kind_of(party.kind) for party in parties]
+    first = kinds[0]
+    if all(kind == first for kind in kinds):
         return first
     if isinstance(first, Table):
-        return _pooled_table(parties, [kind for kind in found if isinstance(kind, Table)])
+        return _pooled_table(parties, [kind for kind in kinds if isinstance(kind, Table)])
     counts = np.array([[party.size] * len(party.measured_mean) for party in parties], float)
-    mean, std = _pooled(counts, *_statistics(parties))
+    measured = [[party.measured_mean for party in parties], [party.measured_std for party in parties]]
+    mean, std = _pooled(counts, *(np.array(numbers, float) for numbers in measured))
     match first:
         case Image() | Series():
             return replace(first, mean=tuple(map(float, mean)), std=_deviations(std))
         case Plain():
             return replace(first, mean=float(mean[0]), std=_deviations(std)[0])
-    raise DataError(f"{found[0].words()} and {next(k for k in found if k != first).words()} cannot be joined")
-
-
-def _statistics(parties: Sequence[Summary]) -> tuple[Floats, Floats]:
-    return np.array([p.measured_mean for p in parties], float), np.array([p.measured_std for p in parties], float)
+    raise DataError(f"{kinds[0].words()} and {next(k for k in kinds if k != first).words()} cannot be joined")
 
 
 def _pooled(counts: Floats, means: Floats, stds: Floats) -> tuple[Floats, Floats]:
@@ -141,21 +141,21 @@ def _deviations(std: Floats) -> tuple[float, ...]:
     return tuple(float(s) if s > 0 else 1.0 for s in std)
 
 
-def _pooled_table(parties: Sequence[Summary], found: Sequence[Table]) -> Table:
+def _pooled_table(parties: Sequence[Summary], kinds: Sequence[Table]) -> Table:
     """Columns as the first party orders them; every category that anybody has; missing where anything is."""
-    first = found[0]
-    order = [[kind.numeric.index(name) for name in first.numeric] for kind in found]
+    first = kinds[0]
+    order = [[kind.numeric.index(name) for name in first.numeric] for kind in kinds]
 
-    def aligned(told: Sequence[Sequence[float]]) -> Floats:
+    def aligned(statistics: Sequence[Sequence[float]]) -> Floats:
         """Parties × columns, in the first party's order."""
-        return np.array([[own[i] for i in places] for own, places in zip(told, order, strict=True)], float)
+        return np.array([[own[i] for i in places] for own, places in zip(statistics, order, strict=True)], float)
 
     means, stds = aligned([p.measured_mean for p in parties]), aligned([p.measured_std for p in parties])
     counts = aligned([p.counts for p in parties])
     mean, std = _pooled(counts, means, stds)
-    missing = tuple(name for name in first.numeric if any(name in kind.missing for kind in found))
+    missing = tuple(name for name in first.numeric if any(name in kind.missing for kind in kinds))
     categories = tuple(
-        tuple(sorted({c for kind in found for c in kind.categories[kind.categorical.index(name)]}))
+        tuple(sorted({c for kind in kinds for c in kind.categories[kind.categorical.index(name)]}))
         for name in first.categorical
     )
     shared = replace(first, mean=tuple(map(float, mean)), std=_deviations(std))
@@ -224,14 +224,14 @@ def kind_statistics(kind: Kind) -> bool:
     return isinstance(kind, Image | Series | Table | Plain)
 
 
-def disclosed(told: Summary) -> list[str]:
+def disclosed(party: Summary) -> list[str]:
     """Line by line, what a summary tells of a party's data: it is all that leaves before the first round."""
-    kind = kind_of(told.kind)
-    lines = [f"kind: {kind.words()}", f"samples: {told.size}", f"classes: {', '.join(told.class_names)}"]
+    kind = kind_of(party.kind)
+    lines = [f"kind: {kind.words()}", f"samples: {party.size}", f"classes: {', '.join(party.class_names)}"]
     if isinstance(kind, Table):
-        columns = zip(kind.numeric, told.measured_mean, told.measured_std, told.counts, strict=True)
+        columns = zip(kind.numeric, party.measured_mean, party.measured_std, party.counts, strict=True)
         lines += [f"{n}: mean {m:.6g}, deviation {s:.6g}, {c} values" for n, m, s, c in columns]
         lines += [f"{n}: {', '.join(c)}" for n, c in zip(kind.categorical, kind.categories, strict=True)]
     elif kind_statistics(kind):
-        lines.append(f"mean {told.measured_mean}, deviation {told.measured_std}, by channel")
+        lines.append(f"mean {party.measured_mean}, deviation {party.measured_std}, by channel")
     return lines

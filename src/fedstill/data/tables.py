@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError, UsageError, unknown
 from fedstill.core.kind import Kind
-from fedstill.data.columns import bad_number, listed
+from fedstill.data.columns import listed
 from fedstill.data.kinds import Series, Table
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples, Sites
+from fedstill.data.separated import UNNAMED, bad_number
 from fedstill.data.telling import telling
 from fedstill.data.tokenize import tokens
 
 MANY = 100
 """Texts with more different values than this are no categories."""
+SEVERAL = 20
+"""A column of texts with more different values than this, and more than half its rows, names its rows."""
 MOST_MISSING = 0.95
 """A column with more missing values than this share is refused."""
 
@@ -46,7 +49,7 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
     label = str(reading.label)
     numbers, class_names = _classes(where, label, table.column(label))
     is_test = _test_rows(where, table, reading)
-    sites = None if reading.site is None else _sites(where, reading.site, table.column(reading.site))
+    sites = None if reading.site is None else site_codes(where, reading.site, table.column(reading.site))
     x: NDArray[Any]
     kind: Kind
     if reading.text is not None:
@@ -118,18 +121,32 @@ def _classes(where: str, name: str, column: pa.ChunkedArray) -> tuple[Ints, tupl
     values = pc.unique(column).to_pylist()
     numeric = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
     whole = not numeric or all(float(v).is_integer() for v in values)
-    if numeric and (not whole or len(values) > max(MANY, column.length() // 10)):
+    rare = len(values) > max(SEVERAL, len(column) // 2)
+    if numeric and (not whole or rare or len(values) > max(MANY, len(column) // 10)):
         raise UsageError(
             f"label = {name!r}: {len(values):,} different numbers; classes are needed (regression is not supported)"
         )
-    if not numeric and len(values) > max(1000, column.length() // 2):
+    if not numeric and rare:
+        raise UsageError(f"label = {name!r}: {len(values):,} different values in {len(column):,} rows are no classes")
+    if (several := _several_labels(values)) is not None:
         raise UsageError(
-            f"label = {name!r}: {len(values):,} different values in {column.length():,} rows are no classes"
+            f"label = {name!r}: {several!r} is several labels in one; several labels a row are not supported"
         )
     ordered = sorted(values) if numeric else sorted(values, key=str)
     names = tuple(str(int(v)) if numeric else str(v) for v in ordered)
     codes = pc.index_in(column, pa.array(ordered, column.type)).to_numpy()
     return codes.astype(np.int64), names
+
+
+def _several_labels(values: list[Any]) -> str | None:
+    """A label that is made of others, such as `a|b` or `a, b` where there are `a` and `b`; None without."""
+    names = {str(value) for value in values}
+    for name in sorted(names):
+        for sign in "|;,":
+            pieces = {piece.strip() for piece in name.split(sign)}
+            if len(pieces) > 1 and pieces <= names:
+                return name
+    return None
 
 
 def _test_rows(where: str, table: pa.Table, reading: Reading) -> NDArray[np.bool_]:
@@ -143,7 +160,8 @@ def _test_rows(where: str, table: pa.Table, reading: Reading) -> NDArray[np.bool
     return np.asarray(pc.equal(pc.cast(column, pa.string()), "test").to_numpy(), bool)
 
 
-def _sites(where: str, name: str, column: pa.ChunkedArray) -> tuple[tuple[str, ...], Ints]:
+def site_codes(where: str, name: str, column: pa.ChunkedArray) -> tuple[tuple[str, ...], Ints]:
+    """The sites in a column, in order, and the place of each row's site among them."""
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no site ({column.null_count:,} rows have none)")
@@ -172,7 +190,9 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
             left.append(f"{name} ({sort})")
     if not numeric and not categorical:
         raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}")
+    dates = [name for name in numeric if is_date(table.column(name).type)]
     notes = [f"numbers: {listed(numeric)}"] if numeric else []
+    notes += [f"dates, as days since 1970: {listed(dates)}"] if dates else []
     notes += [f"categories: {listed(categorical)}"] if categorical else []
     notes += [f"left out: {listed(left)}"] if left else []
     return Roles(tuple(numeric), tuple(categorical), tuple(notes))
@@ -182,6 +202,8 @@ def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> s
     """`numeric`, `categorical`, or why the column is left out."""
     if name in reading.categorical or name in reading.declared:
         return "categorical"
+    if name.startswith(f"{UNNAMED} ") and name not in reading.numeric:
+        return "no name"
     kind = column.type
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if name in reading.numeric or number or pa.types.is_decimal(kind) or pa.types.is_temporal(kind):
@@ -191,7 +213,8 @@ def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> s
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return f"holds {kind}"
     different = pc.count_distinct(column).as_py()
-    return "categorical" if different <= MANY else f"{different:,} different texts"
+    few = different <= MANY and different <= max(SEVERAL, len(column) // 2)
+    return "categorical" if few else f"{different:,} different texts"
 
 
 def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
@@ -203,32 +226,52 @@ def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
         )
 
 
+def is_date(kind: pa.DataType) -> bool:
+    """Does a column of this type hold days, with or without a time of day?"""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
 def numbers_of(where: str, name: str, column: pa.ChunkedArray) -> Floats:
     """A column as float32, NaN where a value is missing; dates as days since 1970."""
     kind = column.type
     try:
-        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        if is_date(kind):
             seconds = pc.cast(pc.cast(column, pa.timestamp("s"), safe=False), pa.int64())
             return np.asarray(pc.divide(pc.cast(seconds, pa.float64()), 86400.0).to_numpy(), np.float32)
         if pa.types.is_temporal(kind):
-            return np.asarray(pc.cast(pc.cast(column, pa.int64()), pa.float64()).to_numpy(), np.float32)
-        values = pc.cast(column, pa.float64()).to_numpy()
+            return np.asarray(pc.cast(_ticks(column), pa.float64()).to_numpy(), np.float32)
+        values = pc.cast(column, pa.float64(), safe=not pa.types.is_integer(kind)).to_numpy()
     except pa.ArrowInvalid:
         raise _named_number(where, name, column) from None
     with np.errstate(over="ignore"):
-        found = np.asarray(values, np.float32)
-    if np.isinf(found).any():
-        raise DataError(f"{where}: row {int(np.isinf(found).argmax()) + 1:,}, column {name!r}: too large a number")
-    return found
+        numbers = np.asarray(values, np.float32)
+    if np.isinf(numbers).any():
+        raise DataError(f"{where}: row {int(np.isinf(numbers).argmax()) + 1:,}, column {name!r}: too large a number")
+    return numbers
+
+
+def _ticks(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates, times and durations as whole numbers of the unit in which they are stored."""
+    kind = column.type
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = pc.cast(column, pa.int32())
+    return pc.cast(column, pa.int64())
 
 
 def _named_number(where: str, name: str, column: pa.ChunkedArray) -> DataError:
-    for row, value in enumerate(column.to_pylist()):
-        try:
-            float(value or 0)
-        except ValueError:
-            return bad_number(where, name, row, value, len(column) - 1)
-    return DataError(f"{where}: column {name!r} holds no numbers")
+    values = column.to_pylist()
+    bad = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
+    if not bad:
+        return DataError(f"{where}: column {name!r} holds no numbers")
+    return bad_number(where, name, bad[0], values[bad[0]], len(values) - column.null_count - len(bad))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _rows(
@@ -281,7 +324,7 @@ def _windows(
     A window lies within one run of rows of the same site, label and part, so that it has one of each.
     """
     window, step = int(reading.window or 1), int(reading.step or reading.window or 1)
-    time = _numbers64(where, str(reading.time), table.column(str(reading.time)))
+    time = times_of(where, str(reading.time), table.column(str(reading.time)))
     owner = np.zeros(len(labels), np.int64) if sites is None else sites[1]
     order = np.lexsort((np.arange(len(labels)), time, is_test, owner))
     changes = np.zeros(len(order), bool)
@@ -289,22 +332,21 @@ def _windows(
         changes[1:] |= values[order][1:] != values[order][:-1]
     edges = np.flatnonzero(np.concatenate([[True], changes[1:], [True]]))
     starts = [np.arange(a, b - window + 1, step) for a, b in pairwise(edges.tolist())]
-    found = np.concatenate(starts).astype(np.int64)
-    if not len(found):
+    places = np.concatenate(starts).astype(np.int64)
+    if not len(places):
         longest = int(np.diff(edges).max())
         raise DataError(f"{where}: no {window} rows in a row have one site and label; the longest run has {longest}")
-    return order, found
+    return order, places
 
 
-def _numbers64(where: str, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
+def times_of(where: str, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """A column of time as numbers that can be sorted."""
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no time")
-    if pa.types.is_temporal(column.type):
-        width = pa.int32() if pa.types.is_date32(column.type) or pa.types.is_time32(column.type) else pa.int64()
-        column = pc.cast(column, width)
+    column = _ticks(column) if pa.types.is_temporal(column.type) else column
     try:
-        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)
+        return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
     except pa.ArrowInvalid:
         raise DataError(f"{where}: column {name!r}: neither numbers nor dates; time is needed") from None
 
@@ -336,8 +378,8 @@ def _telling(
 ) -> tuple[str, ...]:
     """A line with the words that tell the (first few) classes apart, in the training texts."""
     texts = [str(text or "") for text in table.column(str(reading.text)).filter(pa.array(~is_test)).to_pylist()]
-    found = telling(texts, labels[~is_test].tolist(), len(class_names))
-    shown = [f"{name}: {', '.join(some)}" for name, some in list(zip(class_names, found, strict=True))[:6]]
+    words = telling(texts, labels[~is_test].tolist(), len(class_names))
+    shown = [f"{name}: {', '.join(some)}" for name, some in list(zip(class_names, words, strict=True))[:6]]
     return (f"telling words of {'; '.join(shown)}",)
 
 

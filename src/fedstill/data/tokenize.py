@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstill.core.errors import DataError, UsageError
+from fedstill.core.errors import DataError, extra
 from fedstill.data.kinds import Tokens
 from fedstill.data.reading import Reading
 
@@ -57,10 +57,8 @@ def tokens(texts: Sequence[str], reading: Reading) -> tuple[NDArray[np.int32], T
 
 def from_file(texts: Sequence[str], reading: Reading) -> tuple[NDArray[np.int32], Tokens]:
     """Texts as the tokens of a `tokenizers` file, each one higher: 0 is for empty places."""
-    try:
+    with extra("text", f"tokenizer = {reading.tokenizer!r}"):
         from tokenizers import Tokenizer
-    except ImportError:
-        raise UsageError(f"tokenizer = {reading.tokenizer!r}: needs an extra: pip install 'fedstill[text]'") from None
     if not Path(reading.tokenizer).is_file():
         raise DataError(f"tokenizer = {reading.tokenizer!r}: must be hash, or the path of a tokenizers file")
     try:

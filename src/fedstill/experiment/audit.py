@@ -21,7 +21,7 @@ from fedstill.core.shelf import Storage, reopen
 from fedstill.core.turn import Party, turn
 from fedstill.core.value import by_field
 from fedstill.data.samples import Samples
-from fedstill.experiment.audit_targets import READERS, Sent, by_odds, carried_by
+from fedstill.experiment.audit_targets import READERS, ObservedTurn, by_odds, carried_by
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.inference import (
@@ -83,17 +83,17 @@ def audit(path: str | Path, shadows: int = 4) -> dict[str, Any]:
     folder = RunDir.open(Path(path))
     with one_thread():
         scene = opened(folder)
-        uploads = {} if scene.sums_only else dict(sent(scene))
-        found = {
+        turns = {} if scene.sums_only else dict(observed_turns(scene))
+        report = {
             "method": scene.plan.title,
             "round": scene.round + 1,
             "privacy": promised(folder),
-            "membership": [*membership(scene, uploads), *(by_shadows(scene, shadows) if shadows else [])],
-            "label_shares": label_shares(scene, uploads),
+            "membership": [*membership(scene, turns), *(by_shadows(scene, shadows) if shadows else [])],
+            "label_shares": label_shares(scene, turns),
             "reconstruction": reconstruction(scene),
         }
-    folder.write("audit.json", found)
-    return found
+    folder.write("audit.json", report)
+    return report
 
 
 def opened(folder: RunDir) -> Scene:
@@ -105,6 +105,10 @@ def opened(folder: RunDir) -> Scene:
     if last is None:
         raise UsageError(f"{folder.path}: has no checkpoint to audit yet")
     plan = experiment(settings)
+    if plan.pace is not None and plan.pace.overlapping:
+        raise UsageError(
+            f"{folder.path}: an audit reads the uploads of one round, and this run's rounds overlap (pace)"
+        )
     earlier = [f for f in sorted((folder.path / "checkpoints").glob("[0-9]*.safetensors")) if int(f.stem) < last.round]
     before = record.loads(earlier[-1].read_bytes(), reopen(folder.storage)) if earlier else None
     return Scene(plan, stage(plan, Storage()), before, last)
@@ -120,8 +124,8 @@ def promised(folder: RunDir) -> dict[str, Any]:
     return {**promises, **({"epsilon_samples": max(spent.values())} if spent else {})}
 
 
-def sent(scene: Scene) -> Iterator[tuple[int, Sent]]:
-    """By client of the round: what came down, and what it sent (as its turn made it, before it was packed)."""
+def observed_turns(scene: Scene) -> Iterator[tuple[int, ObservedTurn]]:
+    """By client, the round's turns made again; an upload is as the turn made it, before it was packed."""
     method, env = scene.plan.method, scene.ready.env
     server = scene.before.server if scene.before else method.init_server(env.at(0))
     for client in scene.plan.active_in(scene.round):
@@ -132,7 +136,7 @@ def sent(scene: Scene) -> Iterator[tuple[int, Sent]]:
         same_form = tuple(w for w in party.wrappers if w.uploads(method.uploads()) is method.uploads())
         try:
             after, upload = turn(method, here, Party(party.data, same_form), state, down)
-            yield client, Sent(method, here, down, upload, after)
+            yield client, ObservedTurn(method, here, down, upload, after)
         except FedstillError:  # lost, or its budget is spent: nothing left it
             continue
 
@@ -161,7 +165,7 @@ def row(scene: Scene, target: str, attack: str, members: Scores, others: Scores)
     }
 
 
-def membership(scene: Scene, uploads: Mapping[int, Sent]) -> Iterator[dict[str, Any]]:
+def membership(scene: Scene, turns: Mapping[int, ObservedTurn]) -> Iterator[dict[str, Any]]:
     """The loss threshold on final models; on uploads, what each of their fields allows (`audit_targets`)."""
     env, method = scene.ready.env, scene.plan.method
     everyone = [own_others(scene, k) for k in range(env.clients)]
@@ -172,8 +176,8 @@ def membership(scene: Scene, uploads: Mapping[int, Sent]) -> Iterator[dict[str, 
         yield from pooled(scene, f"model {name}", "loss threshold", both)
     for what, attack, reader in READERS:
         both = []
-        for client, each in uploads.items():
-            score = reader(each)
+        for client, observed in turns.items():
+            score = reader(observed)
             if score is not None:
                 own, rest = own_others(scene, client)
                 both.append((score(own), score(rest)))
@@ -232,13 +236,13 @@ def shadow_run(scene: Scene, number: int, model: str, data: list[Samples]) -> nn
     return env.module(method.models(env.at(scene.after.round - 1), server)[model])
 
 
-def label_shares(scene: Scene, uploads: Mapping[int, Sent]) -> dict[str, Any] | None:
+def label_shares(scene: Scene, turns: Mapping[int, ObservedTurn]) -> dict[str, Any] | None:
     """How well an update tells which labels its client has; beside it, how well the shares of all clients tell it."""
     env = scene.ready.env
     pulls, shares, mean = [], [], scene.ready.counts.sum(0) / scene.ready.counts.sum()
-    for client, each in uploads.items():
-        after = carried_by(each.upload, Carries.WEIGHTS)
-        base = dict(_weights_down(each.down))
+    for client, observed in turns.items():
+        after = carried_by(observed.upload, Carries.WEIGHTS)
+        base = dict(_weights_down(observed.down))
         pull = class_pull(base, after[0], env.classes) if after and after[0] and base else None
         if pull is not None:
             counts = scene.ready.counts[client]
@@ -246,13 +250,14 @@ def label_shares(scene: Scene, uploads: Mapping[int, Sent]) -> dict[str, Any] | 
             shares.append(counts / max(counts.sum(), 1))
     if not pulls:
         return None
-    found, guessed = correlation(pulls, shares), correlation([mean] * len(shares), shares)
-    return {**bootstrap(_mean, found, stream=scene.stream("labels")), "guessing": _mean(guessed), "clients": len(pulls)}
+    correlations, guessed = correlation(pulls, shares), correlation([mean] * len(shares), shares)
+    interval = bootstrap(_mean, correlations, stream=scene.stream("labels"))
+    return {**interval, "guessing": _mean(guessed), "clients": len(pulls)}
 
 
 def _weights_down(down: Any) -> Mapping[str, Tensor]:
-    found = by_field(down).get("weights")
-    return found if isinstance(found, Mapping) else {}
+    weights = by_field(down).get("weights")
+    return weights if isinstance(weights, Mapping) else {}
 
 
 def _mean(values: Scores) -> float:
@@ -284,5 +289,5 @@ def reconstruction(scene: Scene) -> dict[str, Any]:
         _, upload = turn(single, env, Party(data, chain), None, down)
     except FedstillError as error:
         return {"skipped": str(error)}
-    found = inputs_from_step(down.weights, upload.weights, layer)
-    return {"likeness": likeness(found, data.inputs()), "samples": len(data)}
+    inputs = inputs_from_step(down.weights, upload.weights, layer)
+    return {"likeness": likeness(inputs, data.inputs()), "samples": len(data)}

@@ -18,16 +18,16 @@ from fedstill.core.turn import AnyMethod, method_state
 from fedstill.core.value import by_field
 from fedstill.data.samples import Samples
 from fedstill.experiment.inference import Scores, losses, odds, surrogate
-from fedstill.methods.dafkd.counsel import Counsel
 from fedstill.parts.class_knowledge import shortened
 from fedstill.parts.conditional_generator import Imagining
+from fedstill.parts.discriminating import Discriminating
 
 GENERATED = 400
 """Samples that are made to look whether one is near a member."""
 
 
 @dataclass(frozen=True)
-class Sent:
+class ObservedTurn:
     """One client's turn in the round: what came down, what went up, and what stayed."""
 
     method: AnyMethod
@@ -38,7 +38,7 @@ class Sent:
 
 
 Scorer = Callable[[Samples], Scores]
-Reader = Callable[[Sent], Scorer | None]
+Reader = Callable[[ObservedTurn], Scorer | None]
 
 
 def carried_by(upload: Any, what: Carries) -> list[Any]:
@@ -52,17 +52,17 @@ def by_odds(env: Env, module: nn.Module) -> Scorer:
     return lambda samples: odds(losses(module, samples.inputs().to(env.device), samples.y.to(env.device)).cpu())
 
 
-def by_weights(sent: Sent) -> Scorer | None:
+def by_weights(observed: ObservedTurn) -> Scorer | None:
     """The loss of the model whose weights were sent; a head alone is no model."""
-    found = carried_by(sent.upload, Carries.WEIGHTS)
-    whole = bool(found) and found[0].keys() == sent.env.form(sent.env.client).keys()
-    return by_odds(sent.env, sent.env.module(found[0], sent.env.client)) if whole else None
+    weights = carried_by(observed.upload, Carries.WEIGHTS)
+    whole = bool(weights) and weights[0].keys() == observed.env.form(observed.env.client).keys()
+    return by_odds(observed.env, observed.env.module(weights[0], observed.env.client)) if whole else None
 
 
-def by_logits(sent: Sent) -> Scorer | None:
+def by_logits(observed: ObservedTurn) -> Scorer | None:
     """The loss of a model that was brought to the public logits; None where they are of other classes."""
-    env = sent.env
-    logits, rows = carried_by(sent.upload, Carries.LOGITS), carried_by(sent.upload, Carries.ROWS)
+    env = observed.env
+    logits, rows = carried_by(observed.upload, Carries.LOGITS), carried_by(observed.upload, Carries.ROWS)
     if not logits or not rows or env.public_classes is not None:
         return None
     module = env.module(env.initial(env.client), env.client)
@@ -70,13 +70,13 @@ def by_logits(sent: Sent) -> Scorer | None:
     return by_odds(env, surrogate(module, inputs, logits[0].to(env.device), env.stream("audit logits")))
 
 
-def by_prototypes(sent: Sent) -> Scorer | None:
+def by_prototypes(observed: ObservedTurn) -> Scorer | None:
     """How near a sample's features are to its class's prototype, for an attacker who has the client's network too."""
-    env, found = sent.env, carried_by(sent.upload, Carries.PROTOTYPES)
-    own = sent.method.own(env, method_state(sent.state))
-    if not found or own is None:
+    env, prototypes = observed.env, carried_by(observed.upload, Carries.PROTOTYPES)
+    own = observed.method.own(env, method_state(observed.state))
+    if not prototypes or own is None:
         return None
-    module, means = env.module(own, env.client).eval(), found[0].to(env.device)
+    module, means = env.module(own, env.client).eval(), prototypes[0].to(env.device)
 
     def score(samples: Samples) -> Scores:
         with torch.no_grad():
@@ -88,34 +88,34 @@ def by_prototypes(sent: Sent) -> Scorer | None:
     return score
 
 
-def by_generator(sent: Sent) -> Scorer | None:
+def by_generator(observed: ObservedTurn) -> Scorer | None:
     """How near a sample is to the nearest of those that the client's generator makes (Hilprecht et al., PETS 2019)."""
-    found = carried_by(sent.upload, Carries.GENERATOR)
-    if not found or not isinstance(sent.method, Imagining):
+    generators = carried_by(observed.upload, Carries.GENERATOR)
+    if not generators or not isinstance(observed.method, Imagining):
         return None
-    made = sent.method.samples(sent.env, found[0], GENERATED).flatten(1)
+    imagined = observed.method.samples(observed.env, generators[0], GENERATED).flatten(1)
 
     def score(samples: Samples) -> Scores:
-        inputs = samples.inputs().to(sent.env.device).flatten(1)
-        if inputs.shape[1] != made.shape[1]:  # it makes what models embed, not samples
+        inputs = samples.inputs().to(observed.env.device).flatten(1)
+        if inputs.shape[1] != imagined.shape[1]:  # it makes what models embed, not samples
             return np.zeros(len(samples))
-        nearness: Scores = -torch.cdist(inputs.float(), made.float()).min(1).values.cpu().double().numpy()
+        nearness: Scores = -torch.cdist(inputs.float(), imagined.float()).min(1).values.cpu().double().numpy()
         return nearness
 
     return score
 
 
-def by_discriminator(sent: Sent) -> Scorer | None:
+def by_discriminator(observed: ObservedTurn) -> Scorer | None:
     """How much the client's discriminator takes a sample for its own (Hayes et al., LOGAN, PETS 2019)."""
-    found, method, env = carried_by(sent.upload, Carries.DISCRIMINATOR), sent.method, sent.env
-    if not found or not isinstance(method, Counsel):
+    discriminators, method, env = carried_by(observed.upload, Carries.DISCRIMINATOR), observed.method, observed.env
+    if not discriminators or not isinstance(method, Discriminating):
         return None
-    duel = method.duel(env, carried_by(sent.upload, Carries.WEIGHTS)[0], found[0]).eval()
+    weights = carried_by(observed.upload, Carries.WEIGHTS)[0]
 
     def score(samples: Samples) -> Scores:
-        with torch.no_grad():
-            opinion: Scores = duel(samples.inputs().to(env.device))[1].cpu().double().numpy()
-        return opinion
+        opinion = method.own_scores(env, weights, discriminators[0], samples.inputs().to(env.device))
+        scores: Scores = opinion.cpu().double().numpy()
+        return scores
 
     return score
 

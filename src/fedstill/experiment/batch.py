@@ -1,4 +1,4 @@
-"""Many runs, several at once: each in a process of its own, finished ones left alone, stopped ones gone on with.
+"""Many runs, several at once: each in a process of its own, finished ones left alone, stopped ones resumed.
 
 A run here takes its clients one after the other (`workers = inline`), which gives the same bits as any other way, so
 that as many runs as there are cores go on side by side. A run whose parent is gone ends itself; what it had written
@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class News:
-    """What became of a job: `kept` (was finished already), `started`, `round`, `done` or `failed`."""
+    """A job's new state: `kept` (was finished already), `started`, `round`, `done` or `failed`."""
 
     job: Job
     what: str
@@ -93,7 +93,9 @@ def _fingerprint_now(data: str, public: Any, reading: Any) -> str:
 
 def cores() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # Python has it on Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Runs(Protocol):
@@ -203,7 +205,7 @@ def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int
     """One run in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     try:
         row = {}
         if (path / "experiment.json").exists():
@@ -220,7 +222,7 @@ def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int
         _send(pipe, {"what": "failed", "reason": f"{type(error).__name__}: {error} (see {path / 'last_error.txt'})"})
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Leave as soon as the parent is gone."""
     while os.getppid() == parent:
         time.sleep(0.2)

@@ -1,9 +1,9 @@
 """A student taught from noise alone (FedKF IV-D, table IV, figures 2 and 3): one teacher on all data, then no data.
 
 The teacher is a run of FedAvg with one client, so that it is resumable like any other; `rounds` counts epochs, first
-the teacher's, then the student's. The student and the generator learn from that teacher as a FedKF client does, by (5)
-and (6), but without (7): it has no samples of its own. A student of texts has the teacher's embedding of words, as
-imagined texts are embeddings. With `generator = "noise"` the student sees plain noise instead: the yardstick.
+the teacher's, then the student's. The student and the generator learn from that teacher as a client does whose method
+imagines samples, but without a loss on samples of its own: it has none. A student of texts has the teacher's embedding
+of words, as imagined texts are embeddings. With `generator = "noise"` the student sees plain noise: the yardstick.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedstill.core import record, rng
 from fedstill.core.errors import RunError, UsageError
+from fedstill.core.method import methods
 from fedstill.core.record import State
 from fedstill.core.value import by_field, plain
 from fedstill.experiment.config import Experiment, experiment
@@ -27,15 +28,15 @@ from fedstill.experiment.records import Record, record_id, record_of, tensors_di
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import Stage, stage
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.fedkf import KnowledgeFusion
 from fedstill.models.text import TextClassifier
+from fedstill.parts.imagination import Imagining
 from fedstill.parts.learner import Learner, LocalTraining, frozen
 from fedstill.parts.losses import kl
 
 
 @record.record
 class Taught:
-    """What came of it: the student's accuracy on the global test after every epoch, student and generator."""
+    """The outcome: the student's accuracy on the global test after every epoch, student and generator."""
 
     accuracies: tuple[float, ...]
     student: State
@@ -44,10 +45,16 @@ class Taught:
 
 def teacher_plan(plan: Experiment) -> Experiment:
     """The run that makes the teacher: FedAvg with the same optimiser, one client that has everything."""
-    if not isinstance(plan.method, KnowledgeFusion):
-        raise UsageError(f"{plan.title}: only fedkf teaches a student without data")
-    same = by_field(plan.method, LocalTraining)
+    same = by_field(_imagining(plan), LocalTraining)
     return replace(plan, method=FedAvg(**{**same, "epochs": 1, "local_steps": None}), clients=1, active=1.0)
+
+
+def _imagining(plan: Experiment) -> Imagining:
+    """The experiment's method, if its clients imagine samples: no other can teach without data."""
+    if not isinstance(plan.method, Imagining):
+        able = [name for name in methods if issubclass(methods[name], Imagining)]
+        raise UsageError(f"method = {plan.title}: a student without data is taught by one of {', '.join(able)}")
+    return plan.method
 
 
 def taught(plan: Experiment, teacher: Path) -> Taught:
@@ -98,7 +105,7 @@ def _teacher(path: Path) -> tuple[nn.Module, Stage]:
 
 
 def _teach(plan: Experiment, path: Path) -> Taught:
-    method: Any = plan.method
+    method = _imagining(plan)
     module, ready = _teacher(path)
     teacher: Any = frozen(module.to(ready.env.device))
     first = ready.env.at(0, 0)
@@ -127,10 +134,12 @@ def _teach(plan: Experiment, path: Path) -> Taught:
 
 def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tensor, Tensor, Stage]:
     """The mean image of every class, real and imagined (as the teacher sees them), in pixels from 0 to 1."""
-    method: Any = plan.method
+    method = _imagining(plan)
     kept = taught(plan, path)
     module, ready = _teacher(path)
     generator = method.make_generator(ready.env.at(0, 0))
+    if generator is None:
+        raise UsageError(f"{plan.title}: generator = 'noise' imagines no images")
     generator.load_state_dict(kept.generator)
     stream = ready.env.at(0, 0).stream("gallery")
     with torch.no_grad(), one_thread():

@@ -12,7 +12,7 @@ their number; `most` holds where more than half hold, and fails where at least h
 
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from statistics import fmean, stdev
@@ -46,6 +46,12 @@ class Claim:
     hold: str
     places: int
     value: float | None
+    shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Columns with metrics of their own: there the claim is about these alone."""
+
+    def about(self, metric: str) -> tuple[str, ...]:
+        """The columns that show this metric."""
+        return tuple(column for column in self.columns if metric in self.shown.get(column, (metric,)))
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Judgement:
     claim: Claim
     verdict: Verdict
     statements: tuple[Statement, ...]
+    paper: Verdict | None = None
+    """What the same claim gives on the means the paper prints; None where it prints not all of them."""
 
     @property
     def p(self) -> float | None:
@@ -86,7 +94,11 @@ class Judgement:
 
     @property
     def evidence(self) -> str:
-        """A line on what the verdict rests on."""
+        """A line on what the verdict rests on, and whether the paper's own numbers show the contrary."""
+        return self._measured + ("; not so in the paper's own numbers" if self.paper == "not held" else "")
+
+    @property
+    def _measured(self) -> str:
         seeds = {len(s.differences) for s in self.statements}
         if seeds <= {0}:
             return "no record yet"
@@ -104,6 +116,7 @@ class Judgement:
         return {
             "claim": self.claim.text,
             "verdict": self.verdict,
+            "paper": self.paper,
             "p": self.p,
             "statements": [
                 {"text": s.text, "verdict": s.verdict, "mean": s.mean, "interval": s.interval, "p": s.p,
@@ -119,7 +132,8 @@ def claims(name: str, content: Mapping[str, Any]) -> list[Claim]:
     columns = [column["label"] for column in content["columns"]]
     usual = list(content["metrics"])
     known = {metric for column in content["columns"] for metric in column.get("metrics", usual)}
-    return [_claim(name, entry, rows, columns, usual, known) for entry in content.get("claims", [])]
+    own = {column["label"]: tuple(column["metrics"]) for column in content["columns"] if "metrics" in column}
+    return [replace(_claim(name, entry, rows, columns, usual, known), shown=own) for entry in content.get("claims", [])]
 
 
 def _claim(
@@ -180,11 +194,21 @@ Cells = Mapping[tuple[str, str, str], Mapping[int, float]]
 def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement]:
     """Every claim with its verdict over these numbers."""
     cells = {(n.row, n.column, n.metric): _values(n) for n in numbers}
-    found = []
+    printed = {(n.row, n.column, n.metric): _printed(n) for n in numbers}
+    judgements = []
     for claim in wanted:
-        statements = tuple(_statements(claim, cells))
-        found.append(Judgement(claim, _verdict(claim, statements), statements))
-    return found
+        statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed))
+        paper = _verdict(claim, theirs) if theirs and all(s.p is not None for s in theirs) else None
+        judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper))
+    return judgements
+
+
+def _printed(number: Number) -> dict[int, float]:
+    """The paper's mean, as if two seeds had given it; ">60" rounds are 61, as where a run does not reach a target."""
+    mean, text = number.paper_mean, number.paper
+    if isinstance(text, str) and text.startswith(">") and text[1:].isdigit():
+        mean = float(text[1:]) + 1
+    return {} if mean is None else {1: mean, 2: mean}
 
 
 def _values(number: Number) -> dict[int, float]:
@@ -201,13 +225,16 @@ def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
         def of(row: str, column: str, metric: str = metric, sign: int = sign) -> dict[int, float]:
             return {seed: sign * value for seed, value in cells.get((row, column, metric), {}).items()}
 
+        columns = claim.about(metric)
         if claim.relation == "grows":
-            first, second = claim.columns
+            if len(columns) != 2:
+                continue
+            first, second = columns
             for row, other in product(claim.left, claim.right):
                 gaps = [_less(of(row, column), of(other, column)) for column in (first, second)]
                 yield compared(f"{row} over {other}, {first} → {second}, {metric}", _less(gaps[1], gaps[0]))
             continue
-        for column in claim.columns:
+        for column in columns:
             if claim.relation == "is":
                 for row in claim.left:
                     yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)

@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,8 +14,7 @@ import fedstill.parts.client_privacy
 import fedstill.parts.compression
 import fedstill.parts.robust_means
 import fedstill.parts.secure_sums  # noqa: F401
-from fedstill.core import rng
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Method
 from fedstill.core.turn import Wrapper, forged, misfit
 from fedstill.core.value import Value, build, build_named, by_field, deciding, plain, setting
@@ -30,7 +28,9 @@ from fedstill.parts.attacks import Attack
 from fedstill.parts.class_weights import ClassWeights
 from fedstill.parts.collusion import Collusion
 from fedstill.parts.gather import gather_of
+from fedstill.parts.pace import Pace
 from fedstill.parts.privacy import PrivateSamples
+from fedstill.parts.timetable import Timetable, draw_clients, most_turns
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Experiment(Value):
     clients: int = setting(20, ge=1, option=True, doc="number of clients (K)")
     active: float = setting(0.2, gt=0, option=True, doc="share (≤ 1) or number (> 1) of clients active in a round (C)")
     rounds: int = setting(20, ge=1, option=True, doc="rounds of communication (T)")
+    pace: Pace | None = setting(None, option="paces", doc="sync: with a clock; async: not waiting for slow clients")
     seed: int = setting(1, ge=0, option=True, doc="seed of every random stream")
     split_seed: int | None = setting(
         None, ge=0, doc="seed of who gets which samples (default: seed); fixed, seeds differ in training alone"
@@ -68,7 +69,7 @@ class Experiment(Value):
     model: Any = setting(
         "auto",
         option="models",
-        doc="a model's name, package.module:factory, or a torch module; auto: lenet5, for 8×8 mlp",
+        doc="a model's name, package.module:factory, or a torch module; auto: by the kind of the data",
     )
     models: tuple[str, ...] = setting(
         (), option="models", doc="a model for each client, or fewer, shared out in groups"
@@ -176,9 +177,10 @@ class Experiment(Value):
             raise UsageError(
                 "public = train: no noise is counted on the public set, which would be the private samples"
             )
+        if self.pace and (wrong := self.pace.misfit(self.method, self.wrappers, self.attack, self.clients)):
+            raise UsageError(f"pace = {plain(self.pace)['name']}: {wrong}")
         if self.wrappers:
-            turns = Counter(client for t in range(self.rounds) for client in self.active_in(t))
-            run = (self.method, self.clients, self.active_count, self.rounds, max(turns.values()))
+            run = (self.method, self.clients, self.active_count, self.rounds, self.most_turns)
             object.__setattr__(self, "wrappers", tuple(wrapper.settled(*run) for wrapper in self.wrappers))
         chain = self.wrappers if self.attack is None else forged(self.method, self.wrappers, self.attack)
         if odd := misfit(self.method, chain):
@@ -229,10 +231,15 @@ class Experiment(Value):
 
     def active_in(self, round: int) -> list[int]:
         """The clients active in a round: m of K, uniformly, without replacement."""
-        if not self.method.federated:
-            return [0]
-        stream = rng.numpy_stream(self.seed, "active", round)
-        return sorted(int(k) for k in stream.choice(self.clients, self.active_count, replace=False))
+        return draw_clients(self.seed, round, self.clients, self.active_count) if self.method.federated else [0]
+
+    @property
+    def most_turns(self) -> int:
+        """The most turns that a client has in this run; the number of rounds, where speeds depend on its samples."""
+        if self.pace and self.pace.speeds.by_samples:
+            return self.rounds
+        table = Timetable.of(self.pace, self.seed, [1] * self.clients, self.active_count)
+        return most_turns(table.starting if table else self.active_in, self.rounds)
 
     @property
     def malicious_clients(self) -> tuple[int, ...]:
@@ -246,7 +253,8 @@ class Experiment(Value):
     def plain(self) -> dict[str, Any]:
         """The experiment as numbers, text and lists; data or models given as objects are described, not kept."""
         entries = by_field(self)
-        if not (isinstance(self.data, str) or _paths(self.data)):
+        paths = [self.data] if isinstance(self.data, str) else self.data  # of each client's own data
+        if not (isinstance(paths, list) and all(isinstance(path, str) for path in paths)):
             entries["data"] = _described(self.data)
         if not isinstance(self.public, str | float | None):
             entries["public"] = _described(self.public)
@@ -311,6 +319,17 @@ def _number(text: str) -> float | str:
         return text
 
 
+def plan_without_data(settings: Mapping[str, Any]) -> Experiment | None:
+    """The experiment in a run's plain settings with other data in place of its own, which need not be here.
+
+    None where this version cannot read it, as one of a method that is not registered here.
+    """
+    try:
+        return experiment({**settings, "data": "mnist-5k", "public": None})
+    except (FedstillError, ValueError, KeyError, TypeError):
+        return None
+
+
 def with_reading(known: dict[str, Any]) -> dict[str, Any]:
     """The settings with `label`, `site` … put where they belong."""
     columns = {name: known.pop(name) for name in SHORT if name in known}
@@ -362,11 +381,6 @@ class _Array(Protocol):
 def _arrays(data: Any) -> bool:
     """Is this (x_train, y_train, x_test, y_test) rather than one entry for each client?"""
     return len(data) in (2, 4) and all(isinstance(part, _Array) for part in data)
-
-
-def _paths(data: Any) -> bool:
-    """Is this a list with the name or path of each client's own data?"""
-    return isinstance(data, list) and all(isinstance(part, str) for part in data)
 
 
 def read(path: Path) -> dict[str, Any]:

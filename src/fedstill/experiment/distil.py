@@ -1,7 +1,8 @@
 """Several models that exist already made into one, without data: `fedstill distil`.
 
 Each model is a .safetensors file that `fedstill export` wrote, with its own recipe: networks may differ, inputs and
-classes may not. The student learns as the server's does in DENSE or Co-Boosting.
+classes may not. Models that were trained apart have means and deviations of their own data: each gets the made samples
+in its own. The student learns as the server's does in DENSE or Co-Boosting, and takes inputs as the first model does.
 """
 
 import json
@@ -11,21 +12,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 import fedstill.methods  # noqa: F401 (registers them)
-from fedstill.core.errors import DataError, UsageError
-from fedstill.core.kind import kind_of
+from fedstill.core.errors import UsageError
+from fedstill.core.kind import Kind, kind_of
 from fedstill.core.method import Env, Method
 from fedstill.core.record import State
 from fedstill.core.value import build_named
-from fedstill.data import Samples
-from fedstill.data.pixels import fit
+from fedstill.data.renormalise import renormalised, same_form
 from fedstill.experiment.drive import one_thread
-from fedstill.experiment.stage import builder, pixels_of
+from fedstill.experiment.ready import described
+from fedstill.experiment.signature import recipe_of
+from fedstill.experiment.stage import without_data
 from fedstill.parts.one_shot import OneShot
 
 
@@ -43,20 +43,11 @@ class Given:
 
 def read_model(path: Path, recipe: str | None = None) -> Given:
     """A model's file; `recipe` names the network where the file does not."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            told = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path}: not a .safetensors file that can be read ({error})") from None
-    if "class_names" not in told or "input" not in told:
-        raise DataError(f"{path}: says nothing of its inputs and classes; write it with `fedstill export`")
-    named = recipe or _named(json.loads(told.get("recipe", "{}")))
+    signature, weights, about = described(path)
+    named = recipe or _named(signature.recipes[0])
     if named is None:
         raise UsageError(f"{path}: does not say which network it is; name one for each file: --models lenet5,cnn1")
-    return Given(path, weights, named, tuple(json.loads(told["class_names"])), json.loads(told["input"]))
+    return Given(path, weights, named, signature.class_names, json.loads(about["input"]))
 
 
 def fusion(name: str, settings: Mapping[str, Any]) -> OneShot:
@@ -76,10 +67,18 @@ def distil(
     recipes: Sequence[str] = (),
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Make one model out of several and write it to `target`; return what is worth saying of it.
+    """Make one model out of several and write it to `target`.
 
-    `files`: at least two; `how`: DENSE or Co-Boosting, with its settings; `model`: the network to be made (default: the
-    first file's); `recipes`: the files' networks, where they do not say; `seed`: of every random stream.
+    Args:
+        files: the models' files, at least two.
+        target: the file to be written; it ends in `.safetensors`.
+        how: DENSE or Co-Boosting, with its settings.
+        model: the network to be made (default: the first file's).
+        recipes: the files' networks, where the files do not name them.
+        seed: of every random stream.
+
+    Returns:
+        The file (`model`), its `network`, its `agreement` with the ensemble, and the `shares` of the files in that.
     """
     if len(files) < 2:
         raise UsageError(f"{len(files)} model: at least two are needed to make one out of them")
@@ -91,27 +90,34 @@ def distil(
     _agreed(given)
     first = given[0]
     specs = (*(g.recipe for g in given), model or first.recipe)
-    env = _env(specs, first, seed)
+    sizes = (1,) * len(given)
+    env = without_data(specs, kind_of(first.about["kind"]), len(first.class_names), sizes, seed=seed)
     with one_thread():
-        teachers = [_teacher(env, place, one) for place, one in enumerate(given)]
-        found = how.fuse(env, teachers, env.module(env.initial()))
-    told = {"class_names": json.dumps(list(first.class_names), ensure_ascii=False), "model": "distilled"}
-    told |= {"input": json.dumps(dict(first.about)), "recipe": json.dumps(_recipe(specs[-1]))}
+        teachers = []
+        for place, one in enumerate(given):
+            own = without_data(specs, kind_of(one.about["kind"]), len(one.class_names), sizes, seed=seed)
+            teacher = _teacher(own, place, one)
+            teachers.append(teacher if own.kind == env.kind else _Renormalised(teacher, env.kind, own.kind))
+        fused = how.fuse(env, teachers, env.module(env.initial()))
+    about = {"class_names": json.dumps(list(first.class_names), ensure_ascii=False), "model": "distilled"}
+    about |= {"input": json.dumps(dict(first.about)), "recipe": json.dumps(recipe_of(specs[-1]))}
     target.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous() for name, value in found.weights.items()}, target, metadata=told)
-    shares = {str(one.path): share for one, share in zip(given, found.shares.tolist(), strict=True)}
-    return {"model": str(target), "network": specs[-1], "agreement": found.agreement, "shares": shares}
+    save_file({name: value.contiguous() for name, value in fused.weights.items()}, target, metadata=about)
+    shares = {str(one.path): share for one, share in zip(given, fused.shares.tolist(), strict=True)}
+    return {"model": str(target), "network": specs[-1], "agreement": fused.agreement, "shares": shares}
 
 
-def _env(specs: tuple[str, ...], first: Given, seed: int) -> Env:
-    """The set-up that all models share."""
-    brought = kind_of(first.about["kind"])
-    blank = Samples(brought.blank(1), torch.zeros(1, dtype=torch.int64), brought)
-    kind = fit(blank, pixels_of(specs)).kind
-    classes = len(first.class_names)
-    return Env(
-        seed=seed, sizes=(1,) * (len(specs) - 1), classes=classes, kind=kind, build=builder(specs, kind, classes)
-    )
+class _Renormalised(nn.Module):
+    """A model that gets inputs normalised as kind `by` does it, and was trained on kind `to`."""
+
+    def __init__(self, model: nn.Module, by: Kind, to: Kind) -> None:
+        super().__init__()
+        self.model, self.by, self.to_kind = model, by, to
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's logits."""
+        logits: Tensor = self.model(renormalised(x, self.by, self.to_kind))
+        return logits
 
 
 def _teacher(env: Env, place: int, one: Given) -> nn.Module:
@@ -130,16 +136,13 @@ def _agreed(given: Sequence[Given]) -> None:
             raise UsageError(
                 f"{other.path}: its classes are not those of {first.path}; all must have the same, in order"
             )
-        if other.about["kind"] != first.about["kind"] or other.about["dtype"] != first.about["dtype"]:
+        alike = same_form(*(kind_of(one.about["kind"]) for one in (first, other)))
+        if not alike or other.about["dtype"] != first.about["dtype"]:
             raise UsageError(
-                f"{other.path}: takes other inputs than {first.path}; kind, shape and normalisation must agree"
+                f"{other.path}: takes other inputs than {first.path}; kind, shape, columns and categories must agree"
             )
 
 
 def _named(recipe: Mapping[str, Any]) -> str | None:
-    found = recipe.get("name") or recipe.get("factory")
-    return None if found is None else str(found)
-
-
-def _recipe(spec: str) -> dict[str, str]:
-    return {"factory": spec} if ":" in spec else {"name": spec}
+    name = recipe.get("name") or recipe.get("factory")
+    return None if name is None else str(name)

@@ -18,6 +18,7 @@ from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.signature import FILE
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import StopRun, Watcher
+from fedstill.parts.timetable import Timetable
 
 
 class Examines(Protocol):
@@ -46,15 +47,20 @@ def drive(
         watcher.note(note)
     server = checkpoint.server if checkpoint else None
     why = ""
-    sample = partial(active, plan)
+    table = Timetable.of(plan.pace, plan.seed, ready.env.sizes, plan.active_count, rows)
+    sample = partial(active, plan) if table is None else table.starting
+    late = None if table is None else table.arrivals
+    flight = checkpoint.flight if checkpoint else None
     with Keeper(folder) as keeper:
-        for done in rounds(plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers):
-            rows.append(examiner.row(done))
+        for done in rounds(
+            plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers, late, flight
+        ):
+            rows.append(examiner.row(done) | ({} if table is None else {"pace": table[done.number].plain()}))
             number = done.number + 1
             keeper.row(rows[-1])
             why = _told(plan, rows, watcher)
             if why or number % plan.checkpoint_every == 0 or number == plan.rounds:
-                keeper.checkpoint(Checkpoint(number, done.server, link.states))
+                keeper.checkpoint(Checkpoint(number, done.server, link.states, done.flight))
             if why:
                 break
     return ended(Result.of(plan.plain(), rows, folder.path if folder else None, why), plan, folder, watcher)
@@ -68,7 +74,7 @@ def _told(plan: Experiment, rows: list[dict[str, Any]], watcher: Watcher) -> str
         watcher.round(rows[-1])
     except StopRun as wish:
         return str(wish) or "stopped by a watcher"
-    return exhausted(rows, plan.patience, direction(plan))
+    return "" if plan.patience is None else exhausted(rows, plan.patience, direction(plan))
 
 
 def direction(plan: Experiment) -> int:
@@ -83,8 +89,10 @@ def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None, sign: int
     >>> exhausted(rows, 3), exhausted(rows, 2)
     ('', 'no better AMP of overall than in round 1, for 2 evaluated rounds')
     """
+    if patience is None:
+        return ""
     evaluated = [row for row in rows if row["models"]]
-    if patience is None or not evaluated:
+    if not evaluated:
         return ""
     model = principal(evaluated[-1]["models"])
     curve = [row["models"].get(model, {}).get("amp") for row in evaluated]

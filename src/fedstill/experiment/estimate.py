@@ -1,62 +1,185 @@
-"""How long a round will take: a few steps of one client, a server turn and an examination, measured, multiplied."""
+"""How long a round will take: steps of one client, a server's turn and a piece of an exam, measured and multiplied.
 
+Seconds are the processor's, so that other work on the machine does not count. The probe is short: it takes a few
+batches of the public set and a piece of the test, and extends both to their size; clients with other networks are taken
+to cost more or less as their exams do. Runs that differ only in who takes part share one probe.
+"""
+
+import json
 import math
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 from typing import Any
 
-from fedstill.core.method import Reply
+import torch
+
+from fedstill.core.method import Env, Reply
+from fedstill.core.prototypes import Prototypes
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import method_state, turn
-from fedstill.experiment.config import Experiment
+from fedstill.experiment.config import Experiment, identity
 from fedstill.experiment.drive import one_thread
-from fedstill.experiment.stage import stage
+from fedstill.experiment.stage import Stage, stage
 from fedstill.parts.learner import LocalTraining
 
 AT_LEAST = 0.5
 """Seconds of steps to measure: fewer would be noise."""
+PIECE = 100
+"""Samples in a piece of a test, and at least so many of the public set."""
+_WHO = ("partition", "seed", "rounds", "attack", "malicious", "clients", "active", "models", "evaluate_every")
+"""Settings that say who takes part and how often, but leave what a turn does as it is."""
+_known: dict[str, "Costs"] = {}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a kind of run costs, in seconds of one core."""
+
+    turn: float
+    """A client's turn without its steps on private samples."""
+    step: float
+    """One such step."""
+    serving: float
+    """The server's turn."""
+    exam: float
+    """One model's exam."""
+    models: int
+    """How many models the server has to show; 0: every client has its own."""
+    samples: int
+    """Training samples of all clients."""
 
 
 def round_seconds(plan: Experiment) -> float:
     """Seconds of a round on one core; data that are missing raise their own error."""
-    with one_thread():
-        return _measured(plan)
+    kind = _kind(plan.plain())
+    if kind not in _known:
+        with one_thread():
+            _known[kind] = _measured(plan)
+    costs, method = _known[kind], plan.method
+    steps = 0
+    if isinstance(method, LocalTraining):
+        own = costs.samples / (plan.clients if method.federated else 1)
+        steps = method.local_steps or method.epochs * math.ceil(own / method.batch)
+    examining = costs.exam * (costs.models or plan.active_count) / plan.evaluate_every
+    return plan.active_count * (costs.turn + costs.step * steps) + costs.serving + examining
 
 
-def _measured(plan: Experiment) -> float:
+def _kind(settings: Mapping[str, Any]) -> str:
+    """What decides the costs: all but who takes part, who holds what, and numbers that only weigh."""
+    method = {
+        name: value.get("name") if isinstance(value, Mapping) else value
+        for name, value in settings["method"].items()
+        if not isinstance(value, float)
+    }
+    networks = sorted({str(model) for model in settings["models"]})
+    return json.dumps({**identity(settings, *_WHO), "method": method, "networks": networks}, sort_keys=True)
+
+
+def _measured(plan: Experiment) -> Costs:
     ready = stage(plan, Storage(None, plan.memory << 20))
-    method: Any = plan.method
     sizes = [n for n in ready.env.sizes if n]
     client = ready.env.sizes.index(median_low(sizes))
-    server = method.init_server(ready.env.at(0))
-    down = method.download(ready.env.at(0, client), server)
+    pieces = _pieces(ready.env, plan)
+    turns, serving, models, has_own = [], [], 0, False
+    step = 0.0
+    for count in pieces:  # the public set in two sizes: what grows with it is extended to the whole of it
+        env = ready.env if count is None else replace(ready.env, public=_every(ready.env.public, count))
+        probe = _Probe(plan, ready, env, client)
+        if count == pieces[0]:
+            step = probe.step()
+        turns.append(probe.timed(1)[0] - step)
+        serving.append(probe.serving)
+        models, has_own = probe.models, probe.has_own
+    whole = 0 if ready.env.public is None else len(ready.env.public)
+    exams = _exams(ready, client)
+    share = fmean(exams) / exams[0]  # other networks' turns cost more or less, as their exams do
+    return Costs(
+        share * _extended(pieces, turns, whole),
+        share * step,
+        _extended(pieces, serving, whole),
+        fmean(exams),
+        models or (0 if has_own else 1),
+        sum(sizes),
+    )
 
-    def timed(method: Any) -> tuple[float, Any, Any]:
-        began = time.perf_counter()
-        state, upload = turn(method, ready.env.at(0, client), ready.party(client), None, down)
-        return time.perf_counter() - began, state, upload
 
-    if isinstance(method, LocalTraining):
-        timed(replace(method, local_steps=1))  # the first step of all pays for what is made once
-        first = timed(replace(method, local_steps=1))[0]
-        steps = min(50, max(3, math.ceil(AT_LEAST / first)))
-        more, state, upload = timed(replace(method, local_steps=1 + steps))
-        step = max(0.0, more - first) / steps
-        own = method.local_steps
-        count = own or fmean(method.epochs * math.ceil(n / method.batch) for n in sizes)
-        training = max(0.0, first - step) + step * count
-    else:
-        training, state, upload = timed(method)
-    began = time.perf_counter()
-    replies = [Reply(k, ready.env.sizes[k], upload) for k in range(plan.active_count)]
-    after = method.server(ready.env.at(0), server, replies)
-    serving = time.perf_counter() - began
-    began = time.perf_counter()
-    whose = method.architectures(ready.env.at(0), after)
-    models = [ready.env.module(w, whose.get(name)) for name, w in method.models(ready.env.at(0), after).items()]
-    own_model = method.own(ready.env.at(0, client), method_state(state)) if state is not None else None
-    for module in models or ([ready.env.module(own_model, client)] if own_model is not None else []):
-        ready.exam.correct(module)
-    examining = (time.perf_counter() - began) * (1 if models or own_model is None else plan.active_count)
-    return plan.active_count * training + serving + examining / plan.evaluate_every
+def _pieces(env: Env, plan: Experiment) -> list[int | None]:
+    """How many public samples the probe takes: two numbers, or None where all are taken or there are none."""
+    least = max(PIECE, 2 * plan.method.batch if isinstance(plan.method, LocalTraining) else 2)
+    return [None] if env.public is None or len(env.public) <= 2 * least else [least, 2 * least]
+
+
+def _every(samples: Any, count: int) -> Any:
+    """So many of the samples, evenly chosen."""
+    return samples[torch.arange(count) * len(samples) // count]
+
+
+def _extended(pieces: list[int | None], seconds: list[float], whole: int) -> float:
+    """Seconds with the whole public set, from those with two pieces of it.
+
+    >>> _extended([100, 200], [1.5, 2.5], 1000)  # .5, and .01 for each sample
+    10.5
+    """
+    if len(seconds) < 2 or pieces[0] is None or pieces[1] is None:
+        return max(0.0, seconds[0])
+    slope = max(0.0, seconds[1] - seconds[0]) / (pieces[1] - pieces[0])
+    return max(0.0, seconds[0]) + slope * (whole - pieces[0])
+
+
+class _Probe:
+    """The first round with one client's upload for everybody's, and that client's turn in the second."""
+
+    def __init__(self, plan: Experiment, ready: Stage, env: Env, client: int) -> None:
+        method: Any = plan.method
+        self.plan, self.ready, self.env, self.client = plan, ready, env, client
+        self.round, server = 0, method.init_server(env.at(0))
+        self.state: Any = None
+        self.down = method.download(env.at(0, client), server)
+        _, state, upload = self.timed(1)  # the first of all also pays for what is made once
+        began = time.process_time()
+        replies = [Reply(k, env.sizes[k], upload) for k in range(plan.active_count)]
+        after = method.server(env.at(0), server, replies)
+        self.serving = time.process_time() - began
+        self.models = len(method.models(env.at(0), after))
+        self.has_own = state is not None and method.own(env.at(0, client), method_state(state)) is not None
+        self.round, self.state = 1, state  # many methods teach from the second round on
+        self.down = method.download(env.at(1, client), after)
+
+    def timed(self, steps: int) -> tuple[float, Any, Any]:
+        """A turn of so many steps; a method that does not count them takes its whole turn."""
+        method: Any = self.plan.method
+        if isinstance(method, LocalTraining):
+            method = replace(method, local_steps=steps)
+        began = time.process_time()
+        party = self.ready.party(self.client)
+        state, upload = turn(method, self.env.at(self.round, self.client), party, self.state, self.down)
+        return time.process_time() - began, state, upload
+
+    def step(self) -> float:
+        """Seconds of one more step."""
+        if not isinstance(self.plan.method, LocalTraining):
+            return 0.0
+        first = self.timed(1)[0]
+        steps = min(50, max(2, math.ceil(AT_LEAST / first)))
+        return max(0.0, self.timed(1 + steps)[0] - first) / steps
+
+
+def _exams(ready: Stage, client: int) -> list[float]:
+    """Seconds of an exam of every different network; the client's own first."""
+    build = ready.env.build
+    clients = range(ready.env.clients - 1, -1, -1) if isinstance(build, Prototypes) else ()
+    different = {build.which(k) if isinstance(build, Prototypes) else None: k for k in [*clients, client]}
+    others = [k for k in different.values() if k != client]
+    pool = ready.exam.pool
+    inputs = pool.inputs(torch.arange(min(PIECE, len(pool)))).to(ready.env.device)
+    seconds = []
+    for k in [client, *others]:
+        module = ready.env.module(None, k).eval()
+        with torch.no_grad():
+            module(inputs)  # the first pays for what is made once
+            began = time.process_time()
+            module(inputs)
+        seconds.append(max(1e-9, time.process_time() - began) * len(pool) / max(1, len(inputs)))
+    return seconds

@@ -23,12 +23,12 @@ def mean_marks(several: Sequence[Marks]) -> Marks:
     >>> mean_marks([{"accuracy": 0.5}, {"accuracy": 1.0}, {"accuracy": None}, {}])
     {'accuracy': 0.75}
     """
-    found: dict[str, list[float]] = {}
+    values_by_key: dict[str, list[float]] = {}
     for marks in several:
         for key, value in marks.items():
             if value is not None:
-                found.setdefault(key, []).append(value)
-    return {key: sum(values) / len(values) for key, values in found.items()}
+                values_by_key.setdefault(key, []).append(value)
+    return {key: sum(values) / len(values) for key, values in values_by_key.items()}
 
 
 @dataclass(frozen=True)

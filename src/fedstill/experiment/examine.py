@@ -42,22 +42,22 @@ class Examiner:
     def scores(self, done: Round) -> dict[str, Any]:
         """Every model's metrics."""
         env = self.env.at(done.number)
-        found: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
         whose = self.plan.method.architectures(env, done.server)
         for name, weights in self.plan.method.models(env, done.server).items():
             answers = self.exam.answers(self.env.module(weights, whose.get(name)))
-            found[name] = self.exam.scores(answers)
+            scores[name] = self.exam.scores(answers)
             if isinstance(self.plan.attack, Backdoor):
-                found[name]["attack_success"] = self.trapped(
+                scores[name]["attack_success"] = self.trapped(
                     self.env.module(weights, whose.get(name)), self.plan.attack
                 )
             if self.plan.per_class:
-                found[name]["per_class"] = self.exam.per_class(answers.correct)
+                scores[name]["per_class"] = self.exam.per_class(answers.correct)
         trained = [(w, r.client) for r in done.replies if (w := carried(r.upload, Carries.WEIGHTS)) is not None]
-        if self.plan.per_class and found and trained:
+        if self.plan.per_class and scores and trained:
             after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
-            found[next(iter(found))]["per_class_after_training"] = after
-        return {**found, **self._own()}
+            scores[next(iter(scores))]["per_class_after_training"] = after
+        return {**scores, **self._own()}
 
     def trapped(self, module: nn.Module, attack: Backdoor) -> float:
         """The share of test samples of other classes that, with the trigger, are taken for the target."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstill.core.errors import DataError, RunError, UsageError
+from fedstill.core.errors import DataError, RunError, UsageError, extra
 from fedstill.core.kind import sides
 from fedstill.experiment.ready import Ready, load_model
 
@@ -29,7 +29,7 @@ def classify(path: Path, file: Path, which: str | None = None, model: Any = None
     ready = load_model(path, which, model=model)
     shares = ready.probabilities(_read(file, ready))
     if len(shares) != 1:
-        raise UsageError(f"{file}: holds {len(shares)} samples; fedstill.load_model(...).predict(x) takes many")
+        raise UsageError(f"{file}: holds {len(shares)} samples; an .npz file with them as x may hold many")
     order = shares[0].argsort(descending=True).tolist()
     return {"model": ready.name, "probabilities": {ready.class_names[c]: float(shares[0, c]) for c in order}}
 
@@ -45,7 +45,10 @@ def _read(file: Path, ready: Ready) -> Any:
             raise DataError(f"{file}: not an array that can be read ({error})") from None
     kind = ready.signature.kind
     if kind["name"] != "image":
-        raise UsageError(f"{file}: the run's data are no images ({kind['name']}); give one sample as a .npy file")
+        raise UsageError(
+            f"{file}: the run's data are no images ({kind['name']}); give one sample as a .npy file, "
+            "or many as x in an .npz file"
+        )
     return _image(file, tuple(kind["shape"]), ready.units)
 
 
@@ -120,10 +123,8 @@ def _torch_export(ready: Ready, file: Path) -> None:
 
 def _onnx(ready: Ready, file: Path) -> None:
     """One file, with preprocessing inside the graph and the classes in its metadata; checked where it can be run."""
-    try:
+    with extra("onnx", f"{file.name}: ONNX"):
         import onnxscript  # noqa: F401
-    except ImportError:
-        raise UsageError(f"{file.name}: ONNX needs an extra: pip install 'fedstill[onnx]'") from None
     with _quiet():
         program = torch.onnx.export(
             ready, (_example(ready, 2),), input_names=["inputs"], output_names=["logits"],

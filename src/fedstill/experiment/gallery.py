@@ -36,16 +36,16 @@ def write_gallery(folder: Path, plan: Experiment, env: Env, states: Shelf, round
     if isinstance(env.kind, Tokens):  # embeddings of texts show nobody anything
         return
     count = SAMPLES if isinstance(env.kind, Image) else OTHERS
-    found = {}
+    pictures = {}
     for client in sorted(states)[:CLIENTS]:
         samples = plan.method.imagined(env.at(rounds, client), method_state(states[client]), count)
         if samples is not None:
-            found[f"client {client}"] = env.kind.kept(samples.cpu()).contiguous()
-    if found and not isinstance(env.kind, Image) and len(tests):
+            pictures[f"client {client}"] = env.kind.kept(samples.cpu()).contiguous()
+    if pictures and not isinstance(env.kind, Image) and len(tests):
         chosen = torch.linspace(0, len(tests) - 1, min(count, len(tests))).long()
-        found[REAL] = env.kind.kept(tests.inputs(chosen)).contiguous()
-    if found:
-        write(folder / FILE, save(found))
+        pictures[REAL] = env.kind.kept(tests.inputs(chosen)).contiguous()
+    if pictures:
+        write(folder / FILE, save(pictures))
 
 
 def read_gallery(folder: Path) -> dict[str, NDArray[Any]]:

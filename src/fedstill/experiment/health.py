@@ -51,8 +51,8 @@ class RoundHealth:
     @property
     def counts(self) -> dict[str, int]:
         """How many clients there are of each kind of reason."""
-        found = Counter(kind(why) for why in self.reasons.values())
-        return {name: found[name] for name in KINDS if found[name]}
+        counted = Counter(kind(why) for why in self.reasons.values())
+        return {name: counted[name] for name in KINDS if counted[name]}
 
     @property
     def unexpected(self) -> dict[str, str]:
@@ -106,11 +106,11 @@ class Health:
 
     def clients(self) -> dict[str, dict[str, int]]:
         """For each client whose replies were not always used: how often, by kind."""
-        found: dict[str, Counter[str]] = {}
+        reasons: dict[str, Counter[str]] = {}
         for entry in self.rounds:
             for client, why in entry.reasons.items():
-                found.setdefault(client, Counter())[kind(why)] += 1
-        return {client: dict(found[client]) for client in sorted(found, key=int)}
+                reasons.setdefault(client, Counter())[kind(why)] += 1
+        return {client: dict(reasons[client]) for client in sorted(reasons, key=int)}
 
     def plain(self) -> dict[str, Any]:
         """The health as numbers and text: the sum, each client's, and the rounds in which something was lost."""

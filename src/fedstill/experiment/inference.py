@@ -38,11 +38,9 @@ def tpr(members: Scores, others: Scores, fpr: float = 0.01) -> float:
     return float((members > limit).mean())
 
 
-def bootstrap(
-    statistic: Callable[..., float], *samples: Scores, stream: np.random.Generator, times: int = 200
-) -> Interval:
-    """A statistic of one or more samples, with its 95 % interval over resamples of each."""
-    estimates = [statistic(*(stream.choice(s, len(s)) for s in samples)) for _ in range(times)]
+def bootstrap(statistic: Callable[..., float], *samples: Scores, stream: np.random.Generator) -> Interval:
+    """A statistic of one or more samples, with its 95 % interval over 200 resamples of each."""
+    estimates = [statistic(*(stream.choice(s, len(s)) for s in samples)) for _ in range(200)]
     low, high = np.quantile(estimates, [0.025, 0.975])
     return {"value": statistic(*samples), "low": float(low), "high": float(high)}
 
@@ -96,11 +94,11 @@ def class_pull(before: State, after: State, classes: int) -> Tensor | None:
 
 def correlation(pulls: Sequence[Scores], shares: Sequence[Scores]) -> Scores:
     """Client by client, how well the pull on each class tells the client's shares of the classes (Pearson's r)."""
-    found = []
+    correlations = []
     for pull, share in zip(pulls, shares, strict=True):
         still = pull.std() < 1e-12 or share.std() < 1e-12
-        found.append(0.0 if still else float(np.corrcoef(pull, share)[0, 1]))
-    return np.array(found)
+        correlations.append(0.0 if still else float(np.corrcoef(pull, share)[0, 1]))
+    return np.array(correlations)
 
 
 def first_linear(module: nn.Module) -> str | None:
@@ -121,20 +119,18 @@ def inputs_from_step(before: State, after: State, layer: str) -> Tensor:
     return weight[row] / (bias[row] if bias[row] else 1.0)
 
 
-def likeness(found: Tensor, inputs: Tensor) -> float:
+def likeness(reconstructed: Tensor, inputs: Tensor) -> float:
     """The largest cosine between a reconstructed input and any sample."""
     flat = inputs.flatten(1).double()
-    return float(torch.cosine_similarity(found.flatten().unsqueeze(0), flat).max())
+    return float(torch.cosine_similarity(reconstructed.flatten().unsqueeze(0), flat).max())
 
 
-def surrogate(
-    module: nn.Module, inputs: Tensor, logits: Tensor, stream: torch.Generator, epochs: int = 40
-) -> nn.Module:
-    """The module brought to these logits on these inputs: what a client's public logits say of its model."""
+def surrogate(module: nn.Module, inputs: Tensor, logits: Tensor, stream: torch.Generator) -> nn.Module:
+    """The module brought to these logits in 40 epochs: what a client's public logits say of its model."""
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     target = softmax(logits, -1)
     module.train()
-    for _ in range(epochs):
+    for _ in range(40):
         for at in torch.split(torch.randperm(len(inputs), generator=stream), 64):
             if len(at) > 1:
                 loss = cross_entropy(module(inputs[at]), target[at])
@@ -144,6 +140,6 @@ def surrogate(
     return module
 
 
-def plainly(found: Mapping[str, Any]) -> str:
+def plainly(interval: Mapping[str, Any]) -> str:
     """A finding in a few words."""
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+    return f"{interval['value']:.3f} ({interval['low']:.3f} to {interval['high']:.3f})"

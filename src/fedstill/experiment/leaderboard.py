@@ -49,6 +49,20 @@ class Standing:
     """Bytes of a round, both ways, relative to FedAvg's: the geometric mean over tasks."""
     time: float | None
     """Processor time of a round relative to FedAvg's, likewise."""
+    league: str = "one model for all"
+    """The league it stands in."""
+    among: int = 1
+    """How many methods are ranked there."""
+
+    @property
+    def below(self) -> float | None:
+        """The share of its league that stands above it: 0 for the best, 1 for the last. Unlike ranks, it can be
+        compared between leagues of different sizes.
+
+        >>> Standing("a", {}, {"task": 3.0}, None, None, among=9).below
+        0.25
+        """
+        return None if self.rank is None else (self.rank - 1) / max(self.among - 1, 1)
 
     @property
     def rank(self) -> float | None:
@@ -87,12 +101,12 @@ def leagues(preset: Preset, archive: Archive, seeds: int = 3) -> list[League]:
             kinds[entry.cell.row] = kind
     usual = scores.get("fedavg", {})
     tasks = [column["label"] for column in preset.content["columns"]]
-    found = []
+    leagues = []
     for name in ("one model for all", "a model for each client"):
         inside = {method: scores[method] for method, kind in kinds.items() if kind == name}
         if inside:
-            found.append(_league(name, inside, tasks, usual))
-    return found
+            leagues.append(_league(name, inside, tasks, usual))
+    return leagues
 
 
 def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
@@ -119,7 +133,7 @@ def _league(
     most = max(len(scores) for scores in inside.values())
     known = {method: scores for method, scores in inside.items() if 2 * len(scores) >= most}  # a newcomer comes later
     common = tuple(task for task in tasks if all(task in scores for scores in known.values()))
-    ranked = {task: ranks({name: scores[task].metrics["amp"] for name, scores in known.items()}) for task in common}
+    ranked = {task: ranks({method: scores[task].metrics["amp"] for method, scores in known.items()}) for task in common}
     standings = [
         Standing(
             method,
@@ -127,6 +141,8 @@ def _league(
             {task: ranked[task][method] for task in common if method in known},
             _relative(scores, usual, lambda score: score.bytes),
             _relative(scores, usual, lambda score: score.seconds),
+            name,
+            len(known),
         )
         for method, scores in inside.items()
     ]
@@ -185,7 +201,7 @@ def tuned(
     Each method has as many trials: `TIMES` its documented rate. `rows` chooses methods; `tell` gets a line for each.
     """
     first = preset.content["columns"][0]["label"]
-    found = {}
+    rates = {}
     for cell in preset.cells():
         if cell.column != first or (rows and cell.row not in rows):
             continue
@@ -200,6 +216,6 @@ def tuned(
             result = start(experiment(settings), out=None)
             amp = result.last(which(result, cell.model)[0])["amp"]
             trials[rate] = described("amp").direction * amp if amp == amp else -math.inf
-        found[cell.row] = max(trials, key=lambda rate: trials[rate])
+        rates[cell.row] = max(trials, key=lambda rate: trials[rate])
         tell(f"{cell.row}: " + ", ".join(f"{rate:g} → {amp:.4f}" for rate, amp in trials.items()))
-    return found
+    return rates

@@ -163,14 +163,14 @@ class Scorer:
     def of(cls, measure: str = "accuracy", more: Iterable[str] = ()) -> "Scorer":
         """By the names of the measure and of the metrics reported besides."""
         chosen: Measure = measures[measure]
-        found = {name: metrics[name] for name in ALWAYS}
+        reported = {name: metrics[name] for name in ALWAYS}
         if measure != "accuracy":
             about = f"{chosen.title} on the data set's own test part"
-            found[chosen.key] = Metric(
+            reported[chosen.key] = Metric(
                 chosen.key, f"global {chosen.title}", about, direction=chosen.direction, of=measure
             )
-        found |= {metrics[name].key: metrics[name] for name in more}
-        return cls(chosen, tuple(found.values()))
+        reported |= {metrics[name].key: metrics[name] for name in more}
+        return cls(chosen, tuple(reported.values()))
 
     @property
     def needed(self) -> dict[str, Measure]:
@@ -191,10 +191,10 @@ class Scorer:
             key: Values([marks.get(key) for marks in each], samples, whole.get(key), measure.direction)
             for key, measure in self.needed.items()
         }
-        found: dict[str, Any] = {
+        scores: dict[str, Any] = {
             m.key: m.over(values[measures[m.of].key if m.of else self.measure.key]) for m in self.reported
         }
-        return {**found, **{f"{key}_per_client": list(known.each) for key, known in values.items()}}
+        return {**scores, **{f"{key}_per_client": list(known.each) for key, known in values.items()}}
 
 
 def rounds_to(curve: Sequence[float | None], target: float, direction: int = 1) -> int | None:

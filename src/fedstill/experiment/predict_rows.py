@@ -1,29 +1,61 @@
-"""Classifying the rows of a table, or its texts or windows, with a run's model."""
+"""Classifying the rows of a table, its texts or windows, or the samples of an .npz file, with a run's model."""
 
 from pathlib import Path
 from typing import Any
 
+from fedstill.core.errors import DataError
+from fedstill.core.kind import Kind
 from fedstill.core.value import build_named
 from fedstill.data import columns
+from fedstill.data.arrays import known_about
+from fedstill.data.files import read_npz
+from fedstill.data.forms import stored
+from fedstill.data.kinds import Series, Table
 from fedstill.data.reading import Reading
 from fedstill.data.rows import rows_like
 from fedstill.experiment.ready import load_model
 from fedstill.experiment.rundir import RunDir
 
+ARRAYS = ".npz"
+
 
 def classify_rows(path: Path, file: Path, which: str | None = None, model: Any = None) -> dict[str, Any]:
-    """The likeliest class of every row of a table, and its probability, by the run in folder `path`.
+    """The likeliest class of every row, window or sample of a file, and its probability, by the run in folder `path`.
 
-    `file`: .csv, .tsv, .parquet or .jsonl with the columns that the run was trained on, labels not needed; `which`: the
-    model's name in the run.
+    `file`: .csv, .tsv, .parquet or .jsonl with the columns that the run was trained on, or .npz with samples `x`;
+    labels are not needed. `which`: the model's name in the run.
     """
     ready = load_model(path, which, model=model)
-    settings = RunDir.open(path).read("experiment.json").get("reading")
-    reading = None if settings is None else build_named(Reading, settings)
-    stored = rows_like(ready.signature.brought, columns.read_file(file), str(file), reading)
-    shares = ready.probabilities(stored)
+    kind = ready.signature.brought
+    if file.suffix == ARRAYS:
+        unit, inputs = "sample", _samples(file, kind)
+    else:
+        reading = _reading(path)
+        unit = "window" if isinstance(kind, Series) else "row"
+        inputs = rows_like(kind, columns.read_file(file, reading), str(file), reading)
+    shares = ready.probabilities(inputs)
     rows = [
-        {"row": number, "class": ready.class_names[int(share.argmax())], "probability": float(share.max())}
+        {unit: number, "class": ready.class_names[int(share.argmax())], "probability": float(share.max())}
         for number, share in enumerate(shares, 1)
     ]
     return {"model": ready.name, "rows": rows}
+
+
+def _reading(path: Path) -> Reading | None:
+    """How the run's own table was read; None where its data were no table, or for a model without its run."""
+    if not (path / "experiment.json").exists():
+        return None
+    settings = RunDir.open(path).read("experiment.json").get("reading")
+    return None if settings is None else build_named(Reading, settings)
+
+
+def _samples(file: Path, kind: Kind) -> Any:
+    """The samples `x` of an .npz file; a table's columns may stand in the order of the file's own `names`."""
+    arrays = read_npz(file)
+    if "x" not in arrays:
+        raise DataError(f"{file}: no x inside, only {', '.join(sorted(arrays)) or 'nothing'}")
+    return (
+        stored(str(file), arrays["x"], "table", known_about(str(file), arrays))
+        if isinstance(kind, Table)
+        else arrays["x"]
+    )

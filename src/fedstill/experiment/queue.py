@@ -141,8 +141,8 @@ def seconds(text: str) -> float:
     >>> seconds("2h"), seconds("90m"), seconds("1h30m"), seconds("45s")
     (7200.0, 5400.0, 5400.0, 45.0)
     """
-    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
-    if not found or not any(found.groups()):
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
+    if not parts or not any(parts.groups()):
         raise UsageError(f"budget = {text!r}: must be a time like 2h, 90m or 1h30m")
-    hours, minutes, rest = (float(part or 0) for part in found.groups())
+    hours, minutes, rest = (float(part or 0) for part in parts.groups())
     return hours * 3600 + minutes * 60 + rest

@@ -1,5 +1,6 @@
 """A run's models, ready for use: modules that take raw inputs, made from the run's folder alone."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,19 @@ from fedstill.core.method import Env
 from fedstill.core.record import State
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import method_state
-from fedstill.data import Samples
 from fedstill.data.columns import ArrowStream, from_frame
 from fedstill.data.forms import About, as_array, stored, writable
-from fedstill.data.pixels import brought_to, fit
+from fedstill.data.pixels import brought_to
 from fedstill.data.rows import rows_like
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.result import principal, views
 from fedstill.experiment.rundir import Checkpoint, RunDir
-from fedstill.experiment.setting import Setting
-from fedstill.experiment.signature import FILE, Signature
-from fedstill.experiment.stage import builder, pixels_of, stage
+from fedstill.experiment.signature import Signature
+from fedstill.experiment.stage import pixels_of, without_data
 
-WEIGHTS = "model.safetensors"
+FILE = ".safetensors"
+"""How a file ends that holds one model and a description of it, as `fedstill export` and `fedstill distil` write it."""
+WEIGHTS = f"model{FILE}"
 """A folder with this file and a signature is a model that somebody published."""
 BYTES = 127.0
 """Images whose brightest value is above this, and at most 255, are counted in 0…255 even where they are not whole."""
@@ -84,23 +85,23 @@ class Ready(nn.Module):
             array = array.astype(str(dtype).removeprefix("torch."))
         if self.signature.kind["name"] == "image":
             array = stored("x", array, "image", About())
-        found = torch.from_numpy(writable(array))
-        wrong = self._brought.fault(found)
-        if wrong is not None or found.dtype != dtype:
-            raise DataError(f"x: {wrong or f'is {found.dtype}, must be {dtype}'}; the run has {self._brought.words()}")
-        return found
+        inputs = torch.from_numpy(writable(array))
+        wrong = self._brought.fault(inputs)
+        if wrong is not None or inputs.dtype != dtype:
+            raise DataError(f"x: {wrong or f'is {inputs.dtype}, must be {dtype}'}; the run has {self._brought.words()}")
+        return inputs
 
-    def probabilities(self, x: Any, batch: int = 500) -> Tensor:
+    def probabilities(self, x: Any) -> Tensor:
         """The classes' probabilities (N, classes) for raw inputs of any array form."""
         device = next(self.parameters()).device
         with torch.no_grad():
-            chunks = [torch.softmax(self(part.to(device)), -1).cpu() for part in torch.split(self.raw(x), batch)]
+            chunks = [torch.softmax(self(part.to(device)), -1).cpu() for part in torch.split(self.raw(x), 500)]
         return torch.cat(chunks)
 
     def predict(self, x: Any) -> NDArray[np.int64]:
         """The class numbers of raw inputs; `class_names` has their names."""
-        found: NDArray[np.int64] = self.probabilities(x).argmax(-1).numpy()
-        return found
+        numbers: NDArray[np.int64] = self.probabilities(x).argmax(-1).numpy()
+        return numbers
 
     @property
     def units(self) -> tuple[float, float]:
@@ -115,16 +116,25 @@ class Ready(nn.Module):
 def load_model(path: str | Path, name: str | None = None, *, model: Any = None) -> Ready:
     """A model of the run in folder `path`, ready for use on any machine: no data are needed.
 
-    `name`: `overall`, `active` … or a client's number for that client's own model (default: `overall` where there is
-    one, else the first). `model`: the module, class or factory again, for a run whose model was given as an object.
+    Args:
+        path: the run's folder, one that `fedstill pull` wrote, or a .safetensors file of `fedstill export` or `distil`.
+        name: `overall`, `active` … or a client's number for that client's own model (default: `overall` where there is
+            one, else the first).
+        model: the module, class or factory again, for a run whose model was given as an object.
+
+    Returns:
+        A torch module in evaluation mode: raw inputs in, logits out.
     """
+    if Path(path).suffix == FILE:
+        return _alone(Path(path), *described(Path(path)), name, model)
     if (Path(path) / WEIGHTS).exists():
-        return _published(Path(path), name, model)
+        return _alone(Path(path), Signature.read(Path(path)), *read_weights(Path(path) / WEIGHTS), name, model)
     folder = RunDir.open(Path(path))
-    signature = Signature.read(folder.path) or _described(folder)
+    signature = Signature.read(folder.path)
     specs = signature.specs(folder.path, model)
     plan = experiment(folder.read("experiment.json"))
-    env = _env(signature, specs, folder.path, plan.seed)
+    classes, storage = len(signature.class_names), Storage(folder.path)
+    env = without_data(specs, signature.brought, classes, signature.sizes, seed=plan.seed, storage=storage)
     checkpoint, _ = folder.latest()
     if checkpoint is None:
         raise RunError(f"{path}: no whole checkpoint there")
@@ -133,29 +143,38 @@ def load_model(path: str | Path, name: str | None = None, *, model: Any = None) 
     return Ready(env.module(weights, of), signature, chosen, pixels_of(specs), recipe)
 
 
-def _env(signature: Signature, specs: tuple[Any, ...], folder: Path, seed: int = 0) -> Env:
-    """What building a run's modules needs."""
-    blank = Samples(signature.brought.blank(1), torch.zeros(1, dtype=torch.int64), signature.brought)
-    kind, classes = fit(blank, pixels_of(specs)).kind, len(signature.class_names)
-    return Env(seed, signature.sizes, classes, kind, builder(specs, kind, classes), storage=Storage(folder))
-
-
-def _published(folder: Path, name: str | None, model: Any) -> Ready:
-    """The one model of a folder that `fedstill push` wrote."""
-    signature = Signature.read(folder)
-    if signature is None:
-        raise DataError(f"{folder}: holds weights, but no {FILE} that says what they take and give")
-    try:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
-            chosen = (file.metadata() or {}).get("model", "")
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{folder / WEIGHTS}: cannot be read ({error})") from None
+def _alone(
+    path: Path, signature: Signature, weights: State, about: Mapping[str, str], name: str | None, model: Any
+) -> Ready:
+    """The one model of a file, or of a folder that `fedstill push` wrote."""
+    chosen = about.get("model", "")
     if name not in (None, chosen):
-        raise unknown("model of this folder", str(name), [chosen])
-    specs = signature.specs(folder, model)
-    module = _env(signature, specs, folder).module(weights, None)
+        raise unknown(f"model of {path}", str(name), [chosen])
+    specs = signature.specs(path, model)
+    module = without_data(specs, signature.brought, len(signature.class_names), (), seed=0).module(weights)
     return Ready(module, signature, chosen, pixels_of(specs), signature.recipes[0])
+
+
+def described(path: Path) -> tuple[Signature, State, dict[str, str]]:
+    """What a model's file says of itself, its weights, and all its metadata."""
+    weights, about = read_weights(path)
+    if "class_names" not in about or "input" not in about:
+        raise DataError(f"{path}: says nothing of its inputs and classes; write it with `fedstill export`")
+    inputs, classes = json.loads(about["input"]), json.loads(about["class_names"])
+    recipe = json.loads(about["recipe"]) if "recipe" in about else {"object": "not named in the file"}
+    signature = Signature(**inputs, class_names=tuple(classes), recipes=(recipe,), of=(0,), sizes=())
+    return signature, weights, about
+
+
+def read_weights(path: Path) -> tuple[State, dict[str, str]]:
+    """The weights in a .safetensors file, and what it says of them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path}: not a .safetensors file that can be read ({error})") from None
 
 
 def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None) -> tuple[State, int | None, str]:
@@ -170,14 +189,3 @@ def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None
     if weights is None:
         raise unknown("model of this run", chosen, [*there, *own])
     return weights, own[chosen], chosen
-
-
-def _described(folder: RunDir) -> Signature:
-    """The signature of a run that was written before there were signatures: its data must be here."""
-    plan = experiment(folder.read("experiment.json"))
-    if plan.transport == "flower":
-        ready = Setting.read((folder.path / "setting.json").read_text()).stage(folder.storage)
-    else:
-        ready = stage(plan, folder.storage)
-    assert ready.signature is not None
-    return ready.signature

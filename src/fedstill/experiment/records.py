@@ -222,11 +222,11 @@ def _plain(value: Any) -> float | None:
 
 
 def _curves(seen: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float | None]]]:
-    found: dict[str, dict[str, list[float | None]]] = {}
+    curves: dict[str, dict[str, list[float | None]]] = {}
     for model, scores in seen[-1]["models"].items():
         numbers = [name for name, value in scores.items() if isinstance(value, int | float) or value is None]
-        found[model] = {n: [_plain(row["models"].get(model, {}).get(n)) for row in seen] for n in numbers}
-    return found
+        curves[model] = {n: [_plain(row["models"].get(model, {}).get(n)) for row in seen] for n in numbers}
+    return curves
 
 
 FACTS = ("global_logits", "client_logits", "domain_correlation")
@@ -265,19 +265,17 @@ class Archive:
     def records(self) -> list[Record]:
         """All records, as they were added; of two with the same id the later one counts."""
         if self._read is None:
-            self._read = list({record.id: record for file in self._files() for record in _lines(file)}.values())
+            files = sorted(self.folder.glob("*.jsonl"))
+            self._read = list({record.id: record for file in files for record in _lines(file)}.values())
         return self._read
-
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.jsonl"))
 
     @cached_property
     def _by_question(self) -> dict[str, list[Record]]:
-        found: dict[str, list[Record]] = {}
+        answers: dict[str, list[Record]] = {}
         for record in self.records:
             if record.question is not None:
-                found.setdefault(record.question, []).append(record)
-        return found
+                answers.setdefault(record.question, []).append(record)
+        return answers
 
     def find(self, plan: Experiment) -> Record | None:
         """The record of a run that contains this one: the same settings, as many rounds or more; the shortest such."""

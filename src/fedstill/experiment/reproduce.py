@@ -183,7 +183,7 @@ def _student(teacher: Path, plan: Experiment) -> Path:
 
 def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mapping[Path, str]) -> list[Number]:
     """Every cell's metrics beside the paper's. A cell with a run that failed says so instead."""
-    found = []
+    numbers = []
     for entry in entries:
         reason = entry.why_not or next((failed[j.path] for j in entry.jobs if j.path in failed), "")
         runs = zip(entry.plans, entry.jobs, strict=False)
@@ -199,8 +199,8 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
             values = [values[metric] for values in ours]
             seeds = [plan.seed for plan in entry.plans][: len(values)]
             paper = entry.cell.paper.get(metric)
-            found.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, reason, seeds))
-    return found
+            numbers.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, reason, seeds))
+    return numbers
 
 
 def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[Path, Result]) -> Mapping[str, Reading]:

@@ -19,9 +19,9 @@ views: Registry[Callable[..., Any]] = Registry("view of a result")
 
 
 def principal(models: Iterable[str]) -> str:
-    """The model a run is judged and used by when nobody says which: `overall` where there is one, else the first."""
+    """The model a run is judged and used by when nobody says which: the steadiest one there is, else the first."""
     names = list(models)
-    return "overall" if "overall" in names else next(iter(names), "")
+    return next((name for name in ("steady", "overall", *names) if name in names), "")
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,9 +29,13 @@ class Result:
     """A run's experiment and its metrics, round by round."""
 
     experiment: Mapping[str, Any]
+    """Every setting of the run, as it was written down."""
     rows: Sequence[Mapping[str, Any]]
+    """The line of each round in `metrics.jsonl`: scores of every model, bytes, seconds, and what the method adds."""
     run_dir: Path | None = None
+    """The run's folder; None where nothing was written."""
     seconds: float = 0.0
+    """How long the rounds took together."""
     stopped: str = ""
     """Why the run ended before its last round; empty where it did not."""
 
@@ -39,7 +43,7 @@ class Result:
     def of(
         cls, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], run_dir: Path | None, stopped: str = ""
     ) -> "Result":
-        """The result that these lines of metrics are."""
+        """The result of a run with these settings and these lines of metrics."""
         return cls(settings, rows, run_dir, sum(sum(row["seconds"].values()) for row in rows), stopped)
 
     @classmethod
@@ -74,6 +78,15 @@ class Result:
         """
         return self.model(name, model).predict(x)
 
+    def file(self, name: str) -> Any:
+        """A JSON file of the run's folder, such as `partition.json`; None where there is no such file, or no folder."""
+        return None if self.run_dir is None else RunDir(self.run_dir).read(name)
+
+    @property
+    def place(self) -> str:
+        """What to call the run where people read it: its folder, or `run` where it was not written."""
+        return "run" if self.run_dir is None else str(self.run_dir)
+
     @property
     def health(self) -> Health:
         """Whose replies were not used and why, round by round (`rounds`) and in sum (`total`)."""
@@ -82,7 +95,7 @@ class Result:
     @cached_property
     def metrics(self) -> Sequence[Shown]:
         """The metrics the run reports, and how they are shown: as the run wrote them down."""
-        written = None if self.run_dir is None else RunDir(self.run_dir).read("metrics.json")
+        written = self.file("metrics.json")
         if written is not None:
             return [Shown(**entry) for entry in written]
         return Scorer.of(self.experiment.get("metric", "accuracy"), self.experiment.get("metrics", ())).shown
@@ -90,8 +103,7 @@ class Result:
     @cached_property
     def client_names(self) -> tuple[str, ...]:
         """The names of the clients where they have some, as the sites of a table do; empty where they are numbers."""
-        written = None if self.run_dir is None else RunDir(self.run_dir).read("partition.json")
-        return tuple((written or {}).get("client_names", ()))
+        return tuple((self.file("partition.json") or {}).get("client_names", ()))
 
     def metric(self, key: str) -> Shown:
         """One of the run's metrics, by its key."""
@@ -110,7 +122,7 @@ class Result:
         return [row for row in self.rows if row.get("models")]
 
     def curve(self, model: str, metric: str) -> list[float | None]:
-        """A metric of a model over the rounds that were evaluated."""
+        """One value for each evaluated round: `metric` (`amp`, `fm` …, see `metrics`) of `model` (see `models`)."""
         return [row["models"].get(model, {}).get(metric) for row in self._evaluated]
 
     def last(self, model: str) -> Mapping[str, Any]:
@@ -125,28 +137,44 @@ class Result:
 
     def per_client(self, model: str) -> Sequence[float | None]:
         """The run's measure (accuracy by default) on every client's own test, in the last evaluated round."""
-        found = (values for key, values in self.last(model).items() if key.endswith("_per_client"))
-        return next(found, ())
+        measured = (values for key, values in self.last(model).items() if key.endswith("_per_client"))
+        return next(measured, ())
 
     def worst(self, model: str) -> tuple[int, float] | None:
-        """The client that a model serves worst in the last evaluated round, and how; None where none has a test."""
+        """The client with the worst value of `per_client`, and that value; None where no client has a test."""
         sign = self.metric("amp").direction
         known = [(sign * value, client) for client, value in enumerate(self.per_client(model)) if value is not None]
         return (min(known)[1], sign * min(known)[0]) if known else None
 
     def mixtures(self, model: str, count: int = 100) -> dict[str, float] | None:
-        """Accuracy on random mixtures of the clients' distributions, in the last evaluated round (FedKF V-D)."""
+        """Accuracy of `model` on `count` random mixtures of the clients' distributions (FedKF V-D).
+
+        Returns:
+            `count`, and the `worst` and the `mean` accuracy in the last evaluated round; None without tests.
+        """
         each = self.last(model)["accuracy_per_client"]
         if all(accuracy is None for accuracy in each):
             return None
-        found = mixtures(each, count, numpy_stream(int(self.experiment["seed"]), "mixtures"))
-        return {"count": count, "worst": min(found), "mean": fmean(found)}
+        accuracies = mixtures(each, count, numpy_stream(int(self.experiment["seed"]), "mixtures"))
+        return {"count": count, "worst": min(accuracies), "mean": fmean(accuracies)}
 
     def rounds_to(self, model: str, metric: str, target: float) -> int | None:
-        """The first round in which the metric reaches the target."""
+        """The first round in which `metric` of `model` is at least as good as `target`; None if it never is."""
         known = {shown.key: shown.direction for shown in self.metrics}
         place = rounds_to(self.curve(model, metric), target, known.get(metric, 1))
         return None if place is None else int(self._evaluated[place - 1]["round"])
+
+    @property
+    def time(self) -> float | None:
+        """The virtual time of the last round, where the run has a clock (`pace`)."""
+        return self.rows[-1]["pace"]["time"] if self.rows and "pace" in self.rows[-1] else None
+
+    def time_to(self, model: str, metric: str, target: float) -> float | None:
+        """The virtual time of the round that `rounds_to` gives; None where it gives none, or without a clock."""
+        reached = self.rounds_to(model, metric, target)
+        if reached is None or self.time is None:
+            return None
+        return next(float(row["pace"]["time"]) for row in self.rows if row["round"] == reached)
 
     def bytes(self) -> dict[str, int]:
         """Bytes sent down to and up from all clients, over all rounds."""
@@ -172,6 +200,7 @@ class Result:
                 **{metric.key: scores.get(metric.key) for metric in self.metrics},
                 **{f"bytes_{way}": sum(fields.values()) for way, fields in row["bytes"].items()},
                 "seconds": sum(row["seconds"].values()),
+                **({"time": row["pace"]["time"]} if "pace" in row else {}),
             }
             for row in self._evaluated
             for model, scores in row["models"].items()
@@ -187,7 +216,7 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """The result as one JSON document."""
-        found = {
+        document = {
             "method": self.experiment["method"]["name"],
             "data": self.experiment["data"],
             "seed": self.experiment["seed"],
@@ -196,6 +225,7 @@ class Result:
             "bytes": self.bytes(),
             "bytes_by_field": self.bytes_by_field(),
             "seconds": round(self.seconds, 3),
+            **({} if self.time is None else {"time": self.time}),
             "health": self.health.plain(),
             **({"stopped": self.stopped} if self.stopped else {}),
             "run_dir": None if self.run_dir is None else str(self.run_dir),
@@ -203,5 +233,5 @@ class Result:
         }
         trust = [{"round": r["round"], **r["identification"]} for r in self.rows if "identification" in r]
         if trust:
-            found["identification"] = trust
-        return found
+            document["identification"] = trust
+        return document

@@ -38,11 +38,18 @@ def run(
 
         result = run(FedAvg(lr=0.05), data="mnist-5k", clients=20, active=0.2, alpha=0.1, rounds=20, seed=1)
 
-    `method`: a method with its settings, or its name. `settings`: the fields of `Experiment` (and `alpha` for the
-    partition's). Data may be a name, a file, a folder, arrays or a list with each client's own (x, y); a model a name,
-    `"package.module:factory"` or a torch module. `out`, `name`: the run is written to `out`/`name`; `out=None` writes
-    nothing. `watcher`: who is told of every round (see `Watcher`), one or several. `progress`: whether rounds are shown
-    as they end (default: in a terminal and in a notebook).
+    Args:
+        method: a method with its settings, or its name.
+        out: the folder that runs are written to; None writes nothing.
+        name: the run's own folder there (default: method, data, α and seed).
+        watcher: who is told of every round, one `Watcher` or several.
+        progress: whether rounds are shown as they end (default: in a terminal and in a notebook).
+        settings: the fields of `Experiment`, and `alpha` for the partition's. Data may be a name, a file, a folder,
+            arrays or a list with each client's own (x, y); a model a name, `"package.module:factory"` or a module of
+            torch.
+
+    Returns:
+        The run's experiment, its metrics round by round, and its models.
     """
     plan = experiment({"method": method, **settings})
     with _shown(progress) as table:
@@ -94,10 +101,16 @@ def resume(
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped.
 
-    `path`: the run's folder. `watcher`: as of `run`. `rounds`: more rounds than planned. `workers`: other than before.
-    `progress`: whether rounds are shown as they end (None: in a terminal and in a notebook).
-    `given`: data or a model that were objects, not names, must be given again. A run that is finished is returned as it
-    is; one that another process writes is refused.
+    Args:
+        path: the run's folder; one that another process writes is refused.
+        watcher: as of `run`.
+        rounds: more rounds than were planned.
+        workers: others than before; they never change the result.
+        progress: whether rounds are shown as they end (None: in a terminal and in a notebook).
+        given: data or a model that were objects, not names, must be given again.
+
+    Returns:
+        The whole run's result; that of a run which was finished already, as it is.
     """
     folder = RunDir.open(Path(path))
     with writing(folder.path), _shown(progress) as table:

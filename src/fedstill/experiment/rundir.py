@@ -21,6 +21,7 @@ import torch
 
 from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError, UsageError
+from fedstill.core.flight import Flight
 from fedstill.core.shelf import Shelf, Storage, reopen, shelves
 
 METRICS = "metrics.jsonl"
@@ -30,11 +31,12 @@ FOLDERS = ("clients", "slots")
 
 @record.record
 class Checkpoint:
-    """All the state there is after a round: the server's, the clients', and which round it was."""
+    """All the state there is after a round: the server's, the clients', which round it was, and replies under way."""
 
     round: int
     server: Any
     clients: Shelf
+    flight: Flight | None = None
 
 
 class RunDir:
@@ -99,7 +101,7 @@ class RunDir:
         """All rounds' metrics; a last line that a crash cut off is left out, another that is damaged is an error."""
         file = self.path / METRICS
         lines = file.read_text(errors="replace").splitlines() if file.exists() else []
-        found = []
+        rows = []
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
@@ -109,8 +111,8 @@ class RunDir:
                 raise RunError(f"{file}: line {number} is damaged ({error})") from None
             if not isinstance(row, dict) or "round" not in row:
                 raise RunError(f"{file}: line {number} is no round's metrics")
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def checkpoint(self, state: Checkpoint) -> None:
         """Write a checkpoint; keep it and the one before, and drop what no kept one needs."""
@@ -176,14 +178,13 @@ class RunDir:
             self.checksums[name] = hashlib.sha256((self.path / name).read_bytes()).hexdigest()
         return self.checksums[name]
 
-    def _whole(self, files: Mapping[str, str] | list[str]) -> None:
-        """Refuse a checkpoint one of whose clients' files was changed; older runs have no checksums of these."""
-        for name in files:
+    def _whole(self, files: Mapping[str, str]) -> None:
+        """Refuse a checkpoint one of whose clients' files was changed: each is there by its checksum."""
+        for name, checksum in files.items():
             record.load(self.path / name)
-            if isinstance(files, Mapping):
-                if hashlib.sha256((self.path / name).read_bytes()).hexdigest() != files[name]:
-                    raise FedstillError(f"{name}: its checksum does not match")
-                self.checksums[name] = files[name]
+            if hashlib.sha256((self.path / name).read_bytes()).hexdigest() != checksum:
+                raise FedstillError(f"{name}: its checksum does not match")
+            self.checksums[name] = checksum
 
     def rewind(self, rounds: int) -> None:
         """Forget what came after this round: metrics, checkpoints, and files that no kept checkpoint needs."""

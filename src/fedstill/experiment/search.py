@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import UsageError, extra
 from fedstill.experiment import batch, sweep
 from fedstill.experiment.result import Result, principal
 from fedstill.experiment.sweep import Point
@@ -68,19 +68,19 @@ def space(grids: Sequence[str]) -> dict[str, Range | list[str]]:
 
 
 def _range(name: str, text: str) -> Range | list[str]:
-    found = re.fullmatch(r"(.+?)\.\.(.+?)(:log|:linear)?", text)
-    if found is None:
+    ends = re.fullmatch(r"(.+?)\.\.(.+?)(:log|:linear)?", text)
+    if ends is None:
         return [text]
     try:
-        low, high = float(found[1]), float(found[2])
+        low, high = float(ends[1]), float(ends[2])
     except ValueError:
         raise UsageError(f"--grid {name}={text}: a range must be low..high, two numbers") from None
     if not low < high:
         raise UsageError(f"--grid {name}={text}: the lower end must come first")
-    log = found[3] == ":log" or (found[3] is None and low > 0 and high >= WIDE * low)
+    log = ends[3] == ":log" or (ends[3] is None and low > 0 and high >= WIDE * low)
     if log and low <= 0:
         raise UsageError(f"--grid {name}={text}: a logarithmic range must be of numbers > 0")
-    return Range(low, high, bool(re.fullmatch(r"[-+]?\d+", found[1]) and re.fullmatch(r"[-+]?\d+", found[2])), log)
+    return Range(low, high, bool(re.fullmatch(r"[-+]?\d+", ends[1]) and re.fullmatch(r"[-+]?\d+", ends[2])), log)
 
 
 def search(
@@ -143,22 +143,20 @@ def best(trials: Sequence[Trial]) -> Trial:
 
 
 def _study(searched: Mapping[str, Range | list[str]]) -> tuple[Any, dict[str, Any]]:
-    try:
+    with extra("optuna", "search = optuna"):
         import optuna
-    except ImportError:
-        raise UsageError("search = optuna: needs an extra: pip install 'fedstill[optuna]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds = optuna.distributions
-    found: dict[str, Any] = {}
+    distributions: dict[str, Any] = {}
     for name, known in searched.items():
         if isinstance(known, list):
-            found[name] = kinds.CategoricalDistribution(known)
+            distributions[name] = kinds.CategoricalDistribution(known)
         elif known.whole:
-            found[name] = kinds.IntDistribution(int(known.low), int(known.high), log=known.log)
+            distributions[name] = kinds.IntDistribution(int(known.low), int(known.high), log=known.log)
         else:
-            found[name] = kinds.FloatDistribution(known.low, known.high, log=known.log)
+            distributions[name] = kinds.FloatDistribution(known.low, known.high, log=known.log)
     sampler = optuna.samplers.TPESampler(seed=SAMPLER_SEED)
-    return optuna.create_study(direction="maximize", sampler=sampler), found
+    return optuna.create_study(direction="maximize", sampler=sampler), distributions
 
 
 def _tell(study: Any, trial: Any, score: float | None) -> None:

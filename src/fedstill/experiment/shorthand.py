@@ -19,24 +19,24 @@ def wrapped(private: str | None = None, secure_sums: bool = False, compress: str
         >>> wrapped("epsilon=8"), wrapped("clients,epsilon=4,clip=2")
         ([{'name': 'private-samples', 'epsilon': '8'}], [{'name': 'private-clients', 'epsilon': '4', 'clip': '2'}])
     """
-    found: list[dict[str, Any]] = []
+    wrappers: list[dict[str, Any]] = []
     if private is not None:
         kind, settings = _words("--private", private, "samples")
         if kind not in ("samples", "clients"):
             raise UsageError(f"--private {private!r}: must begin with samples, clients or a setting such as epsilon=8")
-        found.append({"name": f"private-{kind}", **settings})
+        wrappers.append({"name": f"private-{kind}", **settings})
     if compress is not None:
         name, settings = _words("--compress", compress, None)
-        found.append({"name": name, **settings})
+        wrappers.append({"name": name, **settings})
     if secure_sums:
         sums: dict[str, Any] = {"name": "secure-sums"}
         if (
-            found and found[0]["name"] == "private-clients"
+            wrappers and wrappers[0]["name"] == "private-clients"
         ):  # nobody sees the sum without noise; all clients count alike
-            found[0].setdefault("shared", 2 / 3)
+            wrappers[0].setdefault("shared", 2 / 3)
             sums["by_samples"] = False
-        found.append(sums)
-    return found
+        wrappers.append(sums)
+    return wrappers
 
 
 def _words(option: str, text: str, kind: str | None) -> tuple[str, dict[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import DataError, RunError, UsageError
 from fedstill.core.kind import Kind, kind_of
 from fedstill.core.record import write
 from fedstill.data import Dataset
@@ -57,7 +57,7 @@ class Signature:
             0.0 if low != low else low,  # NaN: a table with missing values
             0.0 if high != high else high,
             dataset.class_names,
-            tuple(_recipe(spec) for spec in different),
+            tuple(recipe_of(spec) for spec in different),
             tuple(order[_key(spec)] for spec in specs),
             tuple(sizes),
         )
@@ -88,14 +88,14 @@ class Signature:
         write(folder / FILE, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
 
     @classmethod
-    def read(cls, folder: Path) -> "Signature | None":
-        """The signature of the run in this folder; None where it was written before there were signatures."""
+    def read(cls, folder: Path) -> "Signature":
+        """The signature of the run, or of the published model, in this folder."""
         if not (folder / FILE).exists():
-            return None
+            raise DataError(f"{folder}: has no {FILE}, which says what its models take and give")
         try:
-            found: dict[str, Any] = json.loads((folder / FILE).read_text())
-            found.update({name: tuple(value) for name, value in found.items() if isinstance(value, list)})
-            return cls(**found)
+            fields: dict[str, Any] = json.loads((folder / FILE).read_text())
+            fields.update({name: tuple(value) for name, value in fields.items() if isinstance(value, list)})
+            return cls(**fields)
         except (ValueError, TypeError) as error:
             raise RunError(f"{folder / FILE}: damaged ({error})") from None
 
@@ -104,12 +104,12 @@ def _key(spec: Any) -> Any:
     return spec if isinstance(spec, str) else id(spec)
 
 
-def _recipe(spec: Any) -> dict[str, Any]:
+def recipe_of(spec: Any) -> dict[str, Any]:
     """How to build a model again."""
     if isinstance(spec, str):
         return {"factory": spec} if ":" in spec else {"name": spec}
     kind = spec if isinstance(spec, type | FunctionType) else type(spec)
-    found: dict[str, Any] = {"object": f"{kind.__module__}.{kind.__qualname__}"}
+    recipe: dict[str, Any] = {"object": f"{kind.__module__}.{kind.__qualname__}"}
     if isinstance(spec, nn.Module):
-        found["parameters"] = {name: list(value.shape) for name, value in spec.state_dict().items()}
-    return found
+        recipe["parameters"] = {name: list(value.shape) for name, value in spec.state_dict().items()}
+    return recipe

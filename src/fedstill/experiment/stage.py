@@ -1,7 +1,7 @@
 """The stage of a run, set from an experiment: who has which data, which model, and which exam."""
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedstill.data.columns import is_table
 from fedstill.data.kinds import Image, Table
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
-from fedstill.data.pixels import fitted
+from fedstill.data.pixels import fit, fitted
 from fedstill.data.reading import Reading
 from fedstill.data.summary import agreed, common_classes, pooled, recast, summary
 from fedstill.experiment.config import Experiment
@@ -324,6 +324,21 @@ def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Prototypes:
         return chosen if isinstance(chosen, str) else id(chosen)
 
     return Prototypes(which, lambda client, seed: initial(spec(client), kind, classes, seed))
+
+
+def without_data(specs: tuple[Any, ...], brought: Kind, classes: int, sizes: Sequence[int], **known: Any) -> Env:
+    """What building modules of these models needs where there are no data.
+
+    Args:
+        specs: the model of every client, and last the server's.
+        brought: the kind of raw samples, before images are fitted to the models.
+        classes: how many classes there are.
+        sizes: training samples of every client.
+        known: other fields of `Env`.
+    """
+    blank = Samples(brought.blank(1), torch.zeros(1, dtype=torch.int64), brought)
+    kind = fit(blank, pixels_of(specs)).kind
+    return Env(sizes=tuple(sizes), classes=classes, kind=kind, build=builder(specs, kind, classes), **known)
 
 
 def device_of(name: str) -> torch.device:

@@ -32,20 +32,20 @@ def axes(grids: Sequence[str]) -> dict[str, list[str]]:
     >>> axes(["gamma=0.1,1", "partition={name = 'shards', classes = 2},iid"])
     {'gamma': ['0.1', '1'], 'partition': ["{name = 'shards', classes = 2}", 'iid']}
     """
-    found: dict[str, list[str]] = {}
+    axes: dict[str, list[str]] = {}
     for grid in grids:
         name, equals, values = grid.partition("=")
         listed = [value.strip() for value in re.split(r",(?![^{\[]*[}\]])", values)]
         if not equals or not name or not all(listed):
             raise UsageError(f"--grid {grid!r}: must be name=value,value,…")
-        if name in found:
+        if name in axes:
             raise UsageError(f"--grid {name}: given twice")
         if len(set(listed)) < len(listed):
             raise UsageError(f"--grid {grid!r}: a value comes twice")
-        found[name] = listed
-    if not found:
+        axes[name] = listed
+    if not axes:
         raise UsageError("no --grid: say what to vary, like --grid gamma=0.1,1,10")
-    return found
+    return axes
 
 
 def points(
@@ -59,14 +59,14 @@ def points(
         out: where the runs' folders go.
     """
     seeds = tuple(seeds)
-    found = []
+    points = []
     for values, settings in plans:
         try:
             made = [experiment({**settings, "seed": seed}) for seed in seeds]
         except FedstillError as error:
             raise UsageError(f"{', '.join(f'{k}={v}' for k, v in values.items())}: {error}") from None
-        found.append(Point(values, tuple(batch.job(one, out) for one in made)))
-    return found
+        points.append(Point(values, tuple(batch.job(one, out) for one in made)))
+    return points
 
 
 def combinations(varied: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ personal, honest            mean accuracy of the clients' own models on the glob
 precision, recall           of shutting out malicious clients, the mean over the rounds in which one answered
 global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
 rounds_to:0.85              first round with that accuracy on the global test
+time_to:0.85                virtual time until then, where the run has a clock (`pace`)
 rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
 fluctuation                 mean change of AMP from one examined round to the next, second half (FedKF, robustness)
 bytes                       bytes both ways, of all clients, in all rounds
@@ -33,7 +34,7 @@ PLAIN = (
 )  # fmt: skip
 RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
 """Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
-PREFIXES = ("rounds_to", "bytes_to", "seconds_to", "seconds")
+PREFIXES = ("rounds_to", "time_to", "bytes_to", "seconds_to", "seconds")
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,13 @@ def described(metric: str) -> Shown:
     if metric in REPORTED:
         return REPORTED[metric]
     head, _, tail = metric.partition(":")
-    if head in ("rounds_to", "bytes_to"):
+    if head in ("rounds_to", "bytes_to", "time_to"):
         goals = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}
         goal = goals.get(tail) or f"{100 * float(tail):g} %"
         if head == "bytes_to":
             return Shown(metric, f"sent to reach {goal}", unit="MB", factor=1e-6, direction=-1, digits=1, limits=None)
+        if head == "time_to":
+            return Shown(metric, f"virtual time to {goal}", unit="turns", factor=1, direction=-1, digits=1, limits=None)
         return Shown(metric, f"rounds to {goal}", unit="rounds", factor=1, direction=-1, digits=1, limits=None)
     if metric == "bytes":
         return Shown(metric, "sent", unit="MB", factor=1e-6, direction=-1, limits=None)
@@ -117,8 +120,8 @@ def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] 
         judged = [row["identification"][metric] for row in result.rows if "identification" in row]
         return fmean(judged) if judged else None
     if metric in ("client_logits", "global_logits"):
-        found = next((r["facts"][metric] for r in reversed(result.rows) if metric in r.get("facts", {})), None)
-        return fmean(found) if isinstance(found, list) and found else _number(found)
+        value = next((r["facts"][metric] for r in reversed(result.rows) if metric in r.get("facts", {})), None)
+        return fmean(value) if isinstance(value, list) and value else _number(value)
     if metric == "rounds_to:identified":
         return _identified(result)
     if metric == "rounds_to:fedavg":
@@ -126,6 +129,10 @@ def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] 
     if head == "rounds_to":
         name, accuracy = which(result, model)
         return _or_beyond(result, result.rounds_to(name, accuracy, float(tail)))
+    if head == "time_to":
+        name, accuracy = which(result, model)
+        time = result.time_to(name, accuracy, float(tail))
+        return Beyond(len(result.rows)) if time is None and result.time is not None else time
     if metric == "bytes":
         return _sent(result, len(result.rows))
     if metric == "fluctuation":

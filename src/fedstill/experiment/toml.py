@@ -10,26 +10,17 @@ def toml(settings: Mapping[str, Any], docs: Mapping[str, str] | None = None) -> 
     lines, tables = [], []
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            tables.append(f"\n[{name}]\n" + toml({k: _inline(v) for k, v in value.items()}))
+            tables.append(f"\n[{name}]\n" + "".join(f"{key} = {literal(inner)}\n" for key, inner in value.items()))
         else:
             note = f"  # {docs[name]}" if docs and docs.get(name) else ""
-            lines.append(f"{name} = {_literal(value)}{note}\n")
+            lines.append(f"{name} = {literal(value)}{note}\n")
     return "".join(lines + tables)
 
 
-class _Raw(str):
-    pass
-
-
-def _inline(value: Any) -> Any:
-    return _Raw(_literal(value)) if isinstance(value, Mapping) else value
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, _Raw):
-        return value
+def literal(value: Any) -> str:
+    """A value as TOML writes it on one line."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_literal(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{k} = {literal(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_literal, value)) + "]"
+        return "[" + ", ".join(map(literal, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

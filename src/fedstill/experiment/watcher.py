@@ -20,13 +20,16 @@ from fedstill.experiment.stage import Stage
 
 
 class Watcher:
-    """Who follows a run: told of its start, every round, and anything worth a line. This one says nothing."""
+    """The base of all callbacks: told of a run's start, of every round, and of its end. This one does nothing.
+
+    Override what you need and give it to `run(watcher=...)`; raise `StopRun` in `round` to end the run.
+    """
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
-        """The stage is set; `first` is the first round to come."""
+        """Data and models are ready; `folder` is where the run is written, `first` the first round to come."""
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """A round has ended."""
+        """A round has ended; `row` is its line of metrics, as in `Result.rows`."""
 
     def note(self, text: str) -> None:
         """Something the user should know."""

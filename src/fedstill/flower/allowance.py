@@ -4,7 +4,7 @@ The run's own process knows how large an answer can be, and writes it down. The 
 the sites to it, so that what nobody will read does not reach the hub's database.
 """
 
-from collections import deque
+import hashlib
 from pathlib import Path
 
 from fedstill.core.record import write
@@ -29,13 +29,20 @@ class Allowances:
     def __init__(self, runs: Path) -> None:
         self.runs = runs
         self.left: dict[str, int] = {}
-        self.answered: dict[str, deque[str]] = {}
+        self.answered: dict[str, dict[str, bytes]] = {}
+        """By site and question, the checksum of its announcement; the oldest first."""
 
-    def grant(self, site: str, run: int, question: str) -> None:
+    def first(self, site: str, question: str, announcement: bytes) -> bool:
+        """Is this the only answer that this site announces to this question? The same one may be sent again."""
+        return self.answered.get(site, {}).get(question, _sum(announcement)) == _sum(announcement)
+
+    def grant(self, site: str, run: int, question: str, announcement: bytes) -> None:
         """An answer of this site to this question was announced, and taken: once for each question."""
-        answered = self.answered.setdefault(site, deque(maxlen=REMEMBERED))
+        answered = self.answered.setdefault(site, {})
         if question not in answered:
-            answered.append(question)
+            answered[question] = _sum(announcement)
+            if len(answered) > REMEMBERED:
+                del answered[next(iter(answered))]
             self.left[site] = self._allowed(run) + SPARE
 
     def take(self, site: str, count: int) -> bool:
@@ -51,3 +58,7 @@ class Allowances:
             return max(ENROLMENT, int((self.runs / FOLDER / str(run)).read_text()))
         except (OSError, ValueError):
             return ENROLMENT
+
+
+def _sum(announcement: bytes) -> bytes:
+    return hashlib.sha256(announcement).digest()

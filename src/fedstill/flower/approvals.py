@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.record import write
-from fedstill.flower.runbook import agreed_part, digest
+from fedstill.flower.runbook import consented_part, digest
 
 
 def number(run: str, settings: Mapping[str, Any]) -> str:
-    """The number of an experiment under a run's name: of all that decides its results."""
-    return digest({"run": run, "experiment": agreed_part(settings)})
+    """The number of an experiment under a run's name: of all that decides its results, and its rounds."""
+    return digest({"run": run, "experiment": consented_part(settings)})
 
 
 class Approvals:

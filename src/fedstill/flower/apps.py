@@ -24,6 +24,7 @@ server = ServerApp()
 def train(grid: Grid, context: Context) -> None:
     """Drive a run; its folder is under the hub's FEDSTILL_RUNS."""
     from fedstill.core.errors import FedstillError
+    from fedstill.core.registry import importing_only
     from fedstill.flower.audit import AuditLog
     from fedstill.flower.post import Post
     from fedstill.flower.serve import serve
@@ -32,11 +33,13 @@ def train(grid: Grid, context: Context) -> None:
     runs = Path(os.environ.get("FEDSTILL_RUNS", "runs")).resolve()
     public = os.environ.get("FEDSTILL_PUBLIC") or None
     audit = AuditLog(Path(os.environ.get("FEDSTILL_AUDIT", runs / "audit.jsonl")))
+    code = frozenset(json.loads(os.environ.get("FEDSTILL_CODE", "[]")))
     try:
-        result = serve(
-            Post(grid, runs, audit), str(order["run"]), json.loads(str(order["experiment"])), runs, public,
-            float(order["wait"]), tell, str(order["signature"]),
-        )  # fmt: skip
+        with importing_only(code):  # whoever may start a run may not run code of their own here
+            result = serve(
+                Post(grid, runs, audit), str(order["run"]), json.loads(str(order["experiment"])), runs, public,
+                float(order["wait"]), tell, str(order["signature"]),
+            )  # fmt: skip
     except FedstillError as error:
         tell({"failed": str(error)})
         raise

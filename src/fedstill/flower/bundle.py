@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from fedstill.flower.api.control import bundle
+from fedstill.flower.api.private import app_bundle_around
 from fedstill.flower.api.requests import started_bundle
 
 PROJECT = """[project]
@@ -29,7 +29,7 @@ signature = ""
 @cache
 def app_bundle() -> bytes:
     """The bundle, as Flower packs it; the same bytes on every machine with this version."""
-    return bundle(PROJECT)
+    return app_bundle_around(PROJECT)
 
 
 def is_ours(request: bytes) -> bool:

@@ -5,15 +5,20 @@ model its own. Both caps are settings of the experiment (`largest_share`, `large
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from fedstill.core.record import leaves
+from fedstill.core.record import Carries, carried, leaves, replaced
 from fedstill.core.value import by_field
+from fedstill.data.summary import Summary
+from fedstill.flower.messages import DataSummary
 
 FEWEST = 3
 """With fewer sites there is no majority to measure one against."""
+FAR = 20.0
+"""So many deviations a site's mean may be from the median of all, so many times as many classes it may name."""
 
 
 def capped(sizes: Sequence[int], share: float) -> tuple[int, ...]:
@@ -37,6 +42,67 @@ def capped(sizes: Sequence[int], share: float) -> tuple[int, ...]:
         if size <= most:
             return tuple(min(one, max(1, int(most))) for one in sizes) if held else tuple(sizes)
     return (min(sizes),) * len(sizes)  # so small a share can only be an equal one
+
+
+def weighed(party: Summary, share: float) -> Summary:
+    """A party's numbers with this share of its samples: whose claim is held down moves the common mean no further."""
+    if share == 1:
+        return party
+    return replace(party, size=round(party.size * share), counts=tuple(round(count * share) for count in party.counts))
+
+
+def overcounted(upload: Any, samples: int) -> str | None:
+    """Why label counts are not believed: they are of more samples than the site enrolled with."""
+    counts = carried(upload, Carries.LABEL_COUNTS)
+    told = 0.0 if counts is None else float(counts.double().sum())
+    return f"label counts of {told:.3g} samples, enrolled were {samples}" if told > samples else None
+
+
+def counted_as(upload: Any, share: float) -> Any:
+    """An upload whose label counts weigh this share: whose claim is held down has no more say in a class either."""
+    counts = carried(upload, Carries.LABEL_COUNTS)
+    if counts is None or share == 1:
+        return upload
+    return replaced(upload, (counts.double() * share).ceil().to(counts.dtype), Carries.LABEL_COUNTS)
+
+
+def far_ones(sites: Mapping[str, DataSummary]) -> dict[str, str]:
+    """The sites whose numbers are so far from the others' that everybody's samples would be scaled to nothing.
+
+    All parties are normalised by one mean and deviation, padded by one lowest value and told apart by one list of
+    classes, which each site has a say in. `sites` have samples of one form.
+    """
+    if len(sites) < FEWEST:
+        return {}
+    classes = median(map(_names, sites.values()))
+    columns = [_column(sites.values(), number) for number in range(len(next(iter(sites.values())).measured_mean))]
+    widest = max((usual for _, usual in columns), default=0.0)
+    lowest = median(party.lowest for party in sites.values())
+    faults = {}
+    for site, party in sites.items():
+        for (middle, usual), mean, std in zip(columns, party.measured_mean, party.measured_std, strict=True):
+            if usual > 0 and (abs(mean - middle) > FAR * usual or std > FAR * usual):
+                faults[site] = f"its samples have mean {mean:.3g} ± {std:.3g}, the usual is {middle:.3g} ± {usual:.3g}"
+        if widest > 0 and party.lowest < lowest - FAR * widest:
+            faults[site] = f"its lowest value is {party.lowest:.3g}, the usual is {lowest:.3g}"
+        if _names(party) > FAR * classes:
+            faults[site] = f"it names {_names(party):,} classes and categories, the usual is {classes:.0f}"
+    return faults
+
+
+def _column(parties: Collection[DataSummary], number: int) -> tuple[float, float]:
+    """Of a channel or column: the median of the parties' means, and how far samples usually are from it."""
+    middle = median(party.measured_mean[number] for party in parties)
+    spread = [math.hypot(party.measured_std[number], party.measured_mean[number] - middle) for party in parties]
+    return middle, median(spread)
+
+
+def _names(party: DataSummary) -> int:
+    """Outputs and inputs that a model of everybody's would need for this party's classes and categories."""
+    highest = [int(name) + 1 for name in party.class_names if name.isdecimal()]
+    categories = party.kind.get("categories")
+    known = [len(names) for names in categories if isinstance(names, tuple)] if isinstance(categories, tuple) else []
+    return max([len(party.class_names), *highest]) + sum(known)
 
 
 def outsized(round: Mapping[int, tuple[Any, Any]], times: float) -> dict[int, str]:

@@ -42,7 +42,7 @@ def unpacked(content: Any) -> tuple[bytes, bytes | None]:
     return head, body
 
 
-def _attached(found: Any) -> bytes | None:
+def _attached(content: Any) -> bytes | None:
     """The bytes of an attachment, None where there is none."""
-    array = found.get("record") if isinstance(found, ArrayRecord) else None
+    array = content.get("record") if isinstance(content, ArrayRecord) else None
     return array.data if isinstance(array, Array) else None

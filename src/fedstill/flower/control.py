@@ -105,8 +105,8 @@ class HubClient:
 
     def runs(self, run_id: int | None = None) -> list[KnownRun]:
         """The hub's runs, the newest first."""
-        found: list[KnownRun] = self._call(lambda: self.control.runs(run_id))
-        return found
+        runs: list[KnownRun] = self._call(lambda: self.control.runs(run_id))
+        return runs
 
     def last(self, run: str) -> KnownRun | None:
         """The newest of the hub's runs with this name."""
@@ -114,8 +114,13 @@ class HubClient:
 
     def plan_of(self, run: str) -> Mapping[str, Any] | None:
         """The experiment that a run of this name began with, if it has begun."""
-        found = self._call(lambda: self.http.get(f"/fedstill/plans/{run}"))
-        return None if found.status_code == httpx.codes.NOT_FOUND else dict(found.raise_for_status().json())
+
+        def get() -> Mapping[str, Any] | None:
+            response = self.http.get(f"/fedstill/plans/{run}")
+            return None if response.status_code == httpx.codes.NOT_FOUND else response.raise_for_status().json()
+
+        plan: Mapping[str, Any] | None = self._call(get)
+        return plan
 
     def stop(self, run_id: int) -> None:
         """End a run; its checkpoints stay."""
@@ -152,19 +157,25 @@ class HubClient:
             file = Path(draft) / "run.tar"
 
             def get() -> None:
-                with self.http.stream("GET", f"/fedstill/runs/{run}") as found, file.open("wb") as tar:
-                    if found.is_error:
-                        found.read()
-                    found.raise_for_status()
-                    for piece in found.iter_bytes():
+                with self.http.stream("GET", f"/fedstill/runs/{run}") as response, file.open("wb") as tar:
+                    if response.is_error:
+                        response.read()
+                    response.raise_for_status()
+                    for piece in response.iter_bytes():
                         tar.write(piece)
 
             self._call(get)
-            with tarfile.open(file) as tar:
-                tar.extractall(draft, filter="data")
+            try:
+                with tarfile.open(file) as tar:
+                    tar.extractall(draft, filter="data")
+                (came := Path(draft) / run).stat()
+                if not came.is_dir():
+                    raise NotADirectoryError(f"{run} is a file")
+            except (tarfile.TarError, OSError) as error:
+                raise RunError(f"{self.address}: what it sent is no run's folder ({readable(str(error))})") from None
             if target.exists():
                 shutil.rmtree(target)
-            (Path(draft) / run).rename(target)
+            came.rename(target)
         return target
 
     def _call(self, ask: Callable[[], Any]) -> Any:
@@ -186,8 +197,8 @@ def _failure(address: str, error: httpx.HTTPStatusError) -> RunError | UsageErro
     status = error.response.status_code
     try:
         body = error.response.text
-        found = json.loads(body)
-        detail = found.get("detail") or found.get("public_details") or found.get("message") or body
+        answer = json.loads(body)
+        detail = answer.get("detail") or answer.get("public_details") or answer.get("message") or body
     except (ValueError, httpx.ResponseNotRead, AttributeError):
         detail = f"HTTP {status}"
     if status >= 500:
@@ -243,17 +254,11 @@ def deploy(
 
 def _same(hub: HubClient, run: str, experiment: Mapping[str, Any]) -> None:
     """Refuse to join a run that is under way with other settings."""
-    from fedstill.experiment.config import identity
+    from fedstill.flower.runbook import disagreement
 
-    there = hub.plan_of(run)
-    if there is None:
-        return
-    old, new = (identity(settings, "clients", "active", "rounds") for settings in (there, experiment))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            raise UsageError(
-                f"run {run} is under way with {key} = {old.get(key)!r}, not {new.get(key)!r}: take another --name"
-            )
+    under_way = hub.plan_of(run)
+    if under_way is not None and (wrong := disagreement(under_way, experiment)):
+        raise UsageError(f"run {run} is under way with {wrong}: take another --name")
 
 
 def _back(hub: HubClient, patience: float) -> str:

@@ -11,14 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedstill.core.errors import DataError, FedstillError, UsageError
 from fedstill.core.kind import kind_of, sides
-from fedstill.data import Dataset, load
+from fedstill.core.value import plain
+from fedstill.data import Dataset, datasets, load
 from fedstill.data.kinds import Table
 from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.setting import Setting, with_tuples
 from fedstill.experiment.stage import assigned
-from fedstill.flower.caps import capped
-from fedstill.flower.messages import LARGEST_SAMPLE, MOST_CLASSES, Enrolled, plain_names, readable
+from fedstill.flower.caps import capped, far_ones, weighed
+from fedstill.flower.messages import LARGEST_SAMPLE, MOST_CLASSES, Enrolled, first_fault, plain_names, readable
 from fedstill.models.registry import models
 
 
@@ -33,6 +34,7 @@ def settle(run: str, run_id: str, plan: Experiment, enrolled: Mapping[str, Enrol
     plan = replace(plan, data="sites", clients=len(sites), transport="flower")
     sizes = tuple(enrolled[s].samples for s in sites)
     counted = capped(sizes, plan.largest_share)
+    known = [weighed(party, count / size) for party, size, count in zip(known, sizes, counted, strict=True)]
     tests = tuple(enrolled[s].tests for s in sites)
     base = Setting(
         run, plan.plain(), sites, sizes, tests, classes, pooled(known).plain(), known[0].dtype,
@@ -80,15 +82,17 @@ def introduced(site: Enrolled) -> Summary:
 
 
 def odd_ones(enrolled: Mapping[str, Enrolled]) -> dict[str, str]:
-    """The sites whose samples have another form than those of most, and what to say of them."""
-    forms = {site: _form(found) for site, found in enrolled.items()}
+    """The sites whose samples have another form than those of most, or numbers far from theirs; what to say of them."""
+    forms = {site: _form(introduction) for site, introduction in enrolled.items()}
     counted = Counter(forms.values()).most_common(2)
-    if len(counted) < 2 or counted[0][1] == counted[1][1]:
-        return {}  # all agree, or nobody is in the majority
-    usual = counted[0][0]
-    return {
+    if len(counted) > 1 and counted[0][1] == counted[1][1]:
+        return {}  # nobody is in the majority
+    usual = counted[0][0] if counted else ""
+    others = {
         site: f"its samples are {form}, those of most sites {usual}" for site, form in forms.items() if form != usual
     }
+    alike = {site: introduction.summary for site, introduction in enrolled.items() if site not in others}
+    return {**others, **far_ones(alike)}
 
 
 def _form(site: Enrolled) -> str:
@@ -114,12 +118,13 @@ def read_setting(text: str) -> Setting:
     try:
         setting = _settings.validate_json(text, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"setting.{where}: {readable(first['msg'])}") from None
+        where, why = first_fault(error)
+        raise DataError(f"setting.{where}: {readable(why)}") from None
     counts = {len(setting.sites), len(setting.sizes), len(setting.tests), len(setting.specs) - 1}
     if len(counts) != 1 or (setting.counted and len(setting.counted) != len(setting.sites)):
         raise DataError("setting: sites, sizes, tests and models must be as many")
+    if len(set(setting.sites)) != len(setting.sites):
+        raise DataError("setting: a site that is there twice")
     if not _finite((setting.lowest, setting.kind, setting.experiment)):
         raise DataError("setting: a number that is not finite")
     wrong = plain_names(setting.kind) or oversized(setting.kind)
@@ -138,8 +143,15 @@ def _finite(value: Any) -> bool:
 
 
 def public_set(plan: Experiment, here: str | None) -> Dataset | None:
-    """The public set every party has: at `here` on this machine, else where the experiment says."""
-    return load(here or plan.public) if isinstance(plan.public, str) else None
+    """The public set every party has: at `here` on this machine, else by the name that the experiment gives.
+
+    A path on this machine is for whoever keeps it to name, never for whoever wrote the experiment.
+    """
+    if not isinstance(plan.public, str):
+        return None
+    if here is None and plan.public not in datasets:
+        raise UsageError(f"public = {plan.public!r}: start hub and sites with --public and their own path to it")
+    return load(here or plan.public)
 
 
 def checksum(dataset: Dataset | None) -> str:
@@ -157,6 +169,10 @@ def deployable(plan: Experiment) -> Experiment:
         raise UsageError("attack: sites are real; attacks can only be simulated (fedstill run)")
     if plan.drop:
         raise UsageError(f"drop = {plan.drop}: sites are real; drop-outs can only be simulated (fedstill run)")
+    if plan.pace is not None:
+        raise UsageError(
+            f"pace = {plain(plan.pace)['name']}: sites have speeds of their own; a pace can only be simulated"
+        )
     if plan.metric != "accuracy" or plan.metrics:
         raise UsageError("metric: sites send counts of right answers only, so a deployed run reports accuracy")
     if plan.public is not None and not isinstance(plan.public, str):

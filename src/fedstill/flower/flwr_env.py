@@ -14,13 +14,11 @@ SETTINGS = {
 
 def prepare(home: Path) -> None:
     """Set the environment, for this process and those it starts; before the first import of Flower."""
-    from fedstill.core.errors import UsageError
+    from fedstill.core.errors import extra
 
     os.environ.update(SETTINGS)
     os.environ["FLWR_HOME"] = str(home)
     # Flower starts its helpers by name: those of this very installation are meant.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    try:
+    with extra("flower", "Flower"):
         import flwr  # noqa: F401
-    except ImportError:
-        raise UsageError("hub, site and deploy need an extra: pip install 'fedstill[flower]'") from None

@@ -13,9 +13,10 @@ import secrets
 import tarfile
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import Allowances
@@ -26,7 +27,7 @@ from fedstill.flower.bundle import is_ours
 from fedstill.flower.health import Health
 from fedstill.flower.keyring import KeyRing
 from fedstill.flower.messages import checked_name, readable
-from fedstill.flower.peer import owner
+from fedstill.flower.peer import owner, tells_owners
 from fedstill.flower.tokens import KEEPER, Role, Tokens
 
 Scope = MutableMapping[str, Any]
@@ -39,6 +40,8 @@ READING = 60.0
 """Seconds that the body of a request may take to come in."""
 AT_ONCE = 16
 """Bodies that are read at the same time: with `LARGEST` this bounds the memory that senders can claim."""
+AT_ONCE_OF_ONE = 4
+"""Bodies of one site, or of one token's holder: nobody keeps the others waiting by sending slowly."""
 ROLES: dict[str, Role] = {
     "/v1/control/start-run": "start",
     "/v1/control/stop-run": "start",
@@ -92,6 +95,7 @@ class Guard:
         self.ready = ready
         """Set when runs that were under way before a restart have been started again."""
         self.reading = asyncio.Semaphore(AT_ONCE)
+        self.reading_of: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_OF_ONE))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or say why not."""
@@ -108,13 +112,16 @@ class Guard:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         headers = {name.lower(): value for name, value in scope["headers"]}
+        names = [name.lower() for name, _ in scope["headers"]]
+        if any(names.count(name) > 1 for name in names if name == TOKEN or name.startswith(b"flwr-")):
+            raise Refused(400, "a credential that comes twice")  # Flower might read the other one
         if path == "/fedstill/health":
             await _answer(send, 200, self.health.state(), b"application/json")
         elif path.startswith("/v1/fleet/"):
             site = self._site(headers)
             if path not in FLEET and self.keys is not None:
                 raise Refused(404, "no such thing here")
-            body = await self._body(headers, receive)
+            body = await self._body(f"site {site}", headers, receive)
             self.health.count("fleet", site)
             if path == "/v1/fleet/push-messages":
                 send = self._announced(site, body, send)
@@ -135,7 +142,7 @@ class Guard:
         holder = self.tokens.holder(token, role)
         if holder is None:
             raise Refused(401, f"the hub's token is needed, with the role {role} (fedstill deploy --token)")
-        body = await self._body(headers, receive)
+        body = await self._body(holder, headers, receive)
         if path in ROLES:
             if path == "/v1/control/start-run":
                 self._startable(body, holder)
@@ -152,7 +159,11 @@ class Guard:
             await self._give(path.removeprefix("/fedstill/runs/"), send)
         elif path.startswith("/fedstill/plans/"):
             folder = self._run(path.removeprefix("/fedstill/plans/"))
-            await _answer(send, 200, json.loads((folder / "experiment.json").read_text()))
+            try:
+                plan = json.loads((folder / "experiment.json").read_text())
+            except ValueError as error:
+                raise Refused(409, f"run {folder.name}: its experiment.json is damaged ({error})") from None
+            await _answer(send, 200, plan)
         elif path == "/fedstill/approvals":
             await _answer(send, 200, self._approve(body, holder))
         elif path.startswith("/fedstill/keys") and self.keys is not None:
@@ -165,7 +176,10 @@ class Guard:
         if not is_ours(body):
             raise Refused(400, "only fedstill's own app is run here: deploy with the hub's version of fedstill")
         if self.approvals is not None and holder != KEEPER:
-            run, settings = started_order(body)
+            try:
+                run, settings = started_order(body)
+            except FedstillError as error:
+                raise Refused(400, str(error)) from None
             if self.approvals.missing(run, settings, holder):
                 raise Refused(403, f"run {run} waits for another person's approval (fedstill deploy --approve)")
 
@@ -176,7 +190,7 @@ class Guard:
         try:
             asked = json.loads(body)
             run, settings = checked_name("run", str(asked["run"])), dict(asked["experiment"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise Refused(400, "a run's name and experiment are needed") from None
         except FedstillError as error:
             raise Refused(400, str(error)) from None
@@ -197,7 +211,7 @@ class Guard:
                 name, key = checked_name("site", str(asked["name"])), bytes.fromhex(str(asked["key"]))
                 self.keys.allow(name, key)
                 self.audit.write("key allowed", site=name, by=holder)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise Refused(400, "a site's name and key are needed") from None
         except FedstillError as error:
             raise Refused(400, str(error)) from None
@@ -215,28 +229,30 @@ class Guard:
     def _announced(self, site: str, body: bytes, send: Send) -> Send:
         """A message that a node sends must be its own answer to the hub; if Flower takes it, its bytes may follow."""
         try:
-            found = announced(body)
+            message = announced(body)
         except FedstillError as error:
             raise Refused(403, f"site {site}: {error}") from None
-        said: list[bytes] = []
+        if not self.answers.first(site, message.question, body):
+            raise Refused(403, f"site {site}: a second answer to one question")
+        response: list[bytes] = []
 
         async def heard(event: MutableMapping[str, Any]) -> None:
             if event["type"] == "http.response.body":
-                said.append(event.get("body", b""))
-                if not event.get("more_body", False) and was_taken(b"".join(said)):
-                    self.answers.grant(site, found.run, found.question)
+                response.append(event.get("body", b""))
+                if not event.get("more_body", False) and was_taken(b"".join(response)):
+                    self.answers.grant(site, message.run, message.question, body)
             await send(event)
 
         return heard
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body of a request, within bounds of size and time."""
+    async def _body(self, sender: str, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body of a request, within bounds of size and time; of one sender a few at a time."""
         announced = headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > LARGEST:
             raise Refused(413, f"requests may have {LARGEST >> 20} MiB")
         pieces, size = [], 0
         try:
-            async with self.reading, asyncio.timeout(READING):
+            async with self.reading_of[sender], self.reading, asyncio.timeout(READING):
                 while True:
                     event = await receive()
                     if event["type"] == "http.disconnect":
@@ -264,8 +280,7 @@ class Guard:
         """A run's folder as a tar file."""
         folder = self._run(run)
         with tempfile.TemporaryFile() as file:
-            with tarfile.open(fileobj=file, mode="w") as tar:
-                tar.add(folder, arcname=run, filter=lambda entry: None if "/." in entry.name else entry)
+            await asyncio.to_thread(_packed, folder, file)  # the sites' requests go on meanwhile
             size = file.tell()
             file.seek(0)
             await send(_start(200, b"application/x-tar", size))
@@ -274,11 +289,17 @@ class Guard:
             await send({"type": "http.response.body", "body": b""})
 
 
+def _packed(folder: Path, file: IO[bytes]) -> None:
+    """Write a run's folder into a tar file, hidden files left out."""
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        tar.add(folder, arcname=folder.name, filter=lambda entry: None if "/." in entry.name else entry)
+
+
 def _local(scope: Scope) -> bool:
     """Does a request come from this very machine, and from a process of the hub's own user?"""
     host, port = scope.get("client") or ("", 0)
     here = host in ("127.0.0.1", "::1", (scope.get("server") or ("",))[0])
-    return here and owner(host, port) in (os.getuid(), 0, None)  # None: the system does not tell
+    return here and (not tells_owners() or owner(host, port) in (os.getuid(), 0))
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

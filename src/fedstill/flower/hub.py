@@ -33,11 +33,12 @@ def hub(
     public: str | None = None,
     approval: bool = False,
     keep_days: float | None = None,
+    code: tuple[str, ...] = (),
 ) -> None:
     """Run the hub in this process until SIGINT or SIGTERM.
 
     With `approval` a run is started only if another person approved its experiment; run folders in which nothing was
-    written for `keep_days` are deleted.
+    written for `keep_days` are deleted; `code` is what outside fedstill (`package.module:Name`) an experiment may name.
     """
     _checked({"--cert": cert, "--key": key, "--ca": ca}, insecure, allow)
     home = private_folder(state)
@@ -45,6 +46,7 @@ def hub(
     prepare(home / "flwr")
     os.environ["FEDSTILL_RUNS"] = str(runs)
     os.environ["FEDSTILL_PUBLIC"] = public or ""
+    os.environ["FEDSTILL_CODE"] = json.dumps(code)
     os.environ["FEDSTILL_AUDIT"] = str(home / "audit.jsonl")
     from fedstill.flower.api.superlink import serve_superlink, take_tasks
     from fedstill.flower.guard import Guard

@@ -39,10 +39,10 @@ class KeyRing:
 
     def revoke(self, name: str) -> None:
         """Shut the site of this name out, for good with this key."""
-        found = [key for key, known in self.names.items() if known == name]
-        if not found:
+        keys = [key for key, known in self.names.items() if known == name]
+        if not keys:
             raise UsageError(f"site {name}: no such site is let in; known: {', '.join(sorted(self.names.values()))}")
-        for key in found:
+        for key in keys:
             self.revoked.add(key.hex())
             del self.names[key]
         self._write()

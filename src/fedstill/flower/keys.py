@@ -7,6 +7,7 @@ import os
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from fedstill.core.errors import UsageError
 
@@ -16,24 +17,23 @@ YEARS = 2
 def make_key(path: Path) -> tuple[Path, Path]:
     """A site's key pair (elliptic curve P-384, OpenSSH's format): `path`, for its owner alone, and `path`.pub."""
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-    public = path.with_name(path.name + ".pub")
-    key = ec.generate_private_key(ec.SECP384R1())
-    _new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
-    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _new(public, line + b" " + path.name.encode() + b"\n", 0o644)
-    return path, public
+    return _write_pair(path, ec.generate_private_key(ec.SECP384R1()))
 
 
 def make_person_key(path: Path) -> tuple[Path, Path]:
     """A person's key pair to sign experiments with (ed25519, OpenSSH's format): `path` and `path`.pub."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return _write_pair(path, Ed25519PrivateKey.generate())
+
+
+def _write_pair(path: Path, key: Any) -> tuple[Path, Path]:
+    """Write a private key and its public one; neither where one of the files is there already."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     public = path.with_name(path.name + ".pub")
     _free(public)
-    key = Ed25519PrivateKey.generate()
     _new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _new(public, line + b" " + path.name.encode() + b"\n", 0o644)
@@ -78,6 +78,7 @@ least_sites = 2
 turn_seconds = 3600
 # approval = true                    # a person approves each experiment: fedstill site approve NUMBER
 # signers = ["alice.pub"]            # only experiments that one of these signed
+# partners = ["site-b.pub"]          # secure sums with these sites only, by keys that they signed
 # [settings.lr]
 # most = 0.5
 """
@@ -149,12 +150,29 @@ def _alternative(host: str):  # type: ignore[no-untyped-def]
         return x509.DNSName(host)
 
 
+def read_private(path: Path) -> Any:
+    """A site's private key."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        return load_ssh_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such key; make one with: fedstill keys {path}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not a private key ({error})") from None
+
+
 def read_public(path: Path) -> bytes:
     """A site's public key, in the form in which Flower registers it."""
+    from fedstill.flower.api.requests import key_bytes
+
+    return key_bytes(read_public_key(path))
+
+
+def read_public_key(path: Path) -> Any:
+    """A site's public key."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
-    from fedstill.flower.api.requests import key_bytes
 
     try:
         key = load_ssh_public_key(path.read_bytes())
@@ -164,7 +182,7 @@ def read_public(path: Path) -> bytes:
         raise UsageError(f"{path}: not a public key of OpenSSH's format ({error})") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UsageError(f"{path}: must be an elliptic-curve key, as `fedstill keys` makes")
-    return key_bytes(key)
+    return key
 
 
 def _free(path: Path) -> None:

@@ -17,7 +17,7 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import State
 
-FORMAT = 2
+FORMAT = 3
 """Of messages; a site refuses a hub of another one."""
 LARGEST_HEAD = 4 << 20
 """Bytes of a head: a setting with ten thousand classes and as many sites is smaller."""
@@ -31,6 +31,8 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,120}$"
 Label = Annotated[str, StringConstraints(min_length=0, max_length=120)]
 Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2}){16,128}$")]
 """A key, a share or a sealed letter."""
+Signature = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2}){0,128}$")]
+"""Of a site; none where it has no key."""
 Line = Annotated[str, StringConstraints(max_length=400)]
 Text = Annotated[str, StringConstraints(max_length=LARGEST_HEAD)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -57,12 +59,39 @@ class _Head(BaseModel):
         return self.model_dump_json().encode()
 
 
-class Enrol(_Head):
+class _OfRun(_Head):
+    """Base of what belongs to a run: its name, and what tells it from another run of that name."""
+
+    kind: str
+    run: Name
+    run_id: RunId
+
+
+class _OfRound(_OfRun):
+    """Base of what belongs to one client in one round."""
+
+    round: Round
+    client: Client
+
+
+class RoundQuestion(_OfRound):
+    """Base of what a client is asked in a round; `setting` says all a site needs, even if it was started again."""
+
+    setting: Text
+    deadline: Seconds
+    """Seconds after which nobody waits for the answer any more."""
+
+
+class RoundAnswer(_OfRound):
+    """Base of what a client answers in a round: it names its question, and who answers."""
+
+    site: Name
+
+
+class Enrol(_OfRun):
     """Who are you? `experiment` is the plan as JSON."""
 
     kind: Literal["enrol"] = "enrol"
-    run: Name
-    run_id: RunId
     format: Annotated[int, Field(ge=0, le=1000)]
     experiment: Text
     signature: Annotated[str, StringConstraints(max_length=200)]
@@ -99,12 +128,10 @@ def plain_names(kind: Mapping[str, object]) -> str | None:
     return None if isinstance(name, str) and re.fullmatch("[a-z0-9_-]{1,40}", name) else "a kind without a plain name"
 
 
-class Enrolled(_Head):
+class Enrolled(_OfRun):
     """A site introduces itself: its name, its model, its data in a few numbers, and what it knows of this run."""
 
     kind: Literal["enrolled"] = "enrolled"
-    run: Name
-    run_id: RunId
     site: Name
     samples: Annotated[int, Field(ge=1, le=10**9)]
     tests: Count
@@ -125,80 +152,48 @@ class Enrolled(_Head):
         return self
 
 
-class Task(_Head):
-    """A client's turn: all a site needs, even if it was started again; the body is the method's download."""
+class Task(RoundQuestion):
+    """A client's turn; the body is the method's download."""
 
     kind: Literal["task"] = "task"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    setting: Text
     kept: Round
     """A round the hub will not go back behind: what a site kept from before is no longer needed."""
-    deadline: Seconds
-    """Seconds after which nobody waits for the answer any more."""
 
 
-class Work(_Head):
+class Work(RoundAnswer):
     """What a turn took; the body is the upload."""
 
     kind: Literal["work"] = "work"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    site: Name
     seconds: Seconds
 
 
-class KeysAsked(_Head):
+class KeysAsked(RoundQuestion):
     """Secure sums, phase 0: a round begins, which public keys has the site in it?"""
 
     kind: Literal["keys"] = "keys"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    setting: Text
-    deadline: Seconds
 
 
-class KeysGiven(_Head):
+class KeysGiven(RoundAnswer):
     """A site's public keys for one round: for masks, and for sealed letters."""
 
     kind: Literal["keys given"] = "keys given"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    site: Name
     masking: Hex
     sealing: Hex
+    signature: Signature
+    """By which other sites can tell that the hub passed these keys on as they are."""
 
 
-class SharesAsked(_Head):
-    """Secure sums, phase 1: everybody's keys; which shares of its secrets does the site give to whom?"""
+class SharesAsked(RoundQuestion):
+    """Secure sums, phase 1: everybody's keys, signed; which shares of its secrets does the site give to whom?"""
 
     kind: Literal["shares"] = "shares"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    setting: Text
-    deadline: Seconds
-    keys: Many[tuple[Client, Hex, Hex]]
+    keys: Many[tuple[Client, Hex, Hex, Signature]]
 
 
-class SharesGiven(_Head):
+class SharesGiven(RoundAnswer):
     """By receiver, a site's sealed letters."""
 
     kind: Literal["shares given"] = "shares given"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    site: Name
     letters: Many[tuple[Client, Hex]]
 
 
@@ -209,46 +204,29 @@ class MaskedTask(Task):
     letters: Many[tuple[Client, Hex]]
 
 
-class UnmaskAsked(_Head):
+class UnmaskAsked(RoundQuestion):
     """Secure sums, phase 3: whose vectors arrived; of these the shares of seeds are wanted, of the others of keys."""
 
     kind: Literal["unmask"] = "unmask"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    setting: Text
-    deadline: Seconds
     arrived: Many[Client]
     kept: Round
 
 
-class UnmaskGiven(_Head):
+class UnmaskGiven(RoundAnswer):
     """By owner, its share's number and bytes: of seeds, and of the keys of those who were lost."""
 
     kind: Literal["unmask given"] = "unmask given"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    site: Name
     seeds: Many[tuple[Client, Count, Hex]]
     masks: Many[tuple[Client, Count, Hex]]
 
 
-class ExamRequest(_Head):
+class ExamRequest(RoundQuestion):
     """The models in the body are to be tested on the site's local test."""
 
     kind: Literal["exam"] = "exam"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    setting: Text
-    deadline: Seconds
 
 
-class Marks(_Head):
+class Marks(RoundAnswer):
     """How many of its test samples each model got right; `own` is the site's own model's, where it has one.
 
     `classes` counts right answers per class and model, and under the empty name the test samples per class, when the
@@ -256,11 +234,6 @@ class Marks(_Head):
     """
 
     kind: Literal["marks"] = "marks"
-    run: Name
-    run_id: RunId
-    round: Round
-    client: Client
-    site: Name
     total: Count
     right: Annotated[dict[Label, Count], Field(max_length=1000)]
     own: Count | None
@@ -298,7 +271,6 @@ class Models:
     weights: Mapping[str, State]
 
 
-Head = TypeVar("Head", bound=_Head)
 SumQuestion = KeysAsked | SharesAsked | UnmaskAsked
 SumAnswer = KeysGiven | SharesGiven | UnmaskGiven
 Question = Enrol | Task | MaskedTask | ExamRequest | SumQuestion
@@ -323,9 +295,14 @@ def _read(kinds: TypeAdapter[_T], head: bytes) -> _T:
     try:
         return kinds.validate_json(head)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise FedstillError(readable(f"{where or 'message'}: {first['msg']}")) from None
+        where, why = first_fault(error)
+        raise FedstillError(readable(f"{where or 'message'}: {why}")) from None
+
+
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """Where the first fault of a message or setting is, by the names on the way to it, and what it is."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ".".join(str(part) for part in first["loc"]), first["msg"]
 
 
 def readable(text: str, most: int = 300) -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fedstill.core.errors import FedstillError, RunError, UsageError
+from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.record import write
 from fedstill.flower.api.fleet import Fleet, Incoming, TooLate
 from fedstill.flower.api.parcels import Lost
 from fedstill.flower.api.requests import new_keys
 from fedstill.flower.content import packed, unpacked
+from fedstill.flower.keys import read_private
 from fedstill.flower.messages import readable
 from fedstill.flower.worker import Cancelled
 
@@ -221,12 +221,7 @@ class _Heart(threading.Thread):
 def _keys(file: Path | None) -> Any:
     if file is None:
         return new_keys()
-    try:
-        private = load_ssh_private_key(file.read_bytes(), password=None)
-    except FileNotFoundError:
-        raise UsageError(f"{file}: no such key; make one with: fedstill keys {file}") from None
-    except ValueError as error:
-        raise UsageError(f"{file}: not a private key ({error})") from None
+    private = read_private(file)
     return private, private.public_key()
 
 

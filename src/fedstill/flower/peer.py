@@ -8,8 +8,16 @@ ESTABLISHED = "01"
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
+def tells_owners() -> bool:
+    """Does this system say whose a connection is? Then one of which it says nothing is nobody's who may ask."""
+    return TABLES[0].exists()
+
+
 def owner(host: str, port: int) -> int | None:
-    """The user number of the process whose end of a connection is `host`:`port`; None where that cannot be said."""
+    """The user number of the process whose end of a connection is `host`:`port`; None where that cannot be said.
+
+    Only of a connection that is open both ways: the kernel gives one that is being closed to user 0.
+    """
     wanted = ipaddress.ip_address(host)
     for table in TABLES:
         try:

@@ -16,10 +16,10 @@ from fedstill.core.method import methods
 from fedstill.core.value import plain
 from fedstill.experiment.config import Experiment
 from fedstill.parts.learner import LocalTraining
-from fedstill.parts.privacy import PrivateSamples
+from fedstill.parts.privacy import PrivateSamples, open_fields
 from fedstill.parts.secure_sums import SecureSums
 
-Number = Annotated[int, Field(ge=0, le=10**12)]
+Number = Annotated[int, Field(ge=0, le=1 << 50)]
 Duration = Annotated[float, Field(gt=0, le=10**9)]
 
 
@@ -70,15 +70,22 @@ class Policy(BaseModel):
     turn_bytes: Number = 1 << 30
     """Of a download, and of an upload."""
     run_bytes: Number = 1 << 40
+    memory_bytes: Number = 16 << 30
+    """That the process which does the work may have, its data included (Linux, cpu); 0: any."""
     runs_per_day: Number = 100
     """New runs in a day: all that is allowed in a run is allowed again in the next."""
     epsilon: Annotated[float, Field(gt=0)] | None = None
     """The most privacy loss (ε for each sample, in a whole run) that is taken; none: no noise is asked for."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    epsilon_all_runs: Annotated[float, Field(gt=0)] | None = None
+    """The most privacy loss over all runs that this site ever takes part in, counted in its state folder."""
     approval: bool = False
     """Must a person approve each experiment (`fedstill site approve`)?"""
     signers: tuple[Path, ...] = ()
     """Public keys of the persons who may start an experiment; none named: the hub may."""
+    partners: tuple[Path, ...] = ()
+    """Public keys of the other sites, each called as its site, with whom alone sums are masked; none named: with
+    whomever the hub names."""
 
     def refuses(self, plan: Experiment) -> str | None:
         """Why a plan is against the policy; None when it is not."""
@@ -95,18 +102,26 @@ class Policy(BaseModel):
 
     def _too_open(self, plan: Experiment) -> str | None:
         """Why an experiment promises too little privacy for each sample; None where none is asked for, or it does."""
-        if self.epsilon is None:
+        most = self.most_epsilon
+        if most is None:
             return None
-        asked = f"this site's policy asks for ε ≤ {self.epsilon:g} at δ ≤ {self.delta:g} for each sample"
+        asked = f"this site's policy asks for ε ≤ {most:g} at δ ≤ {self.delta:g} for each sample"
         promises = [wrapper for wrapper in plan.wrappers if isinstance(wrapper, PrivateSamples)]
         if not promises:
             return f"no private-samples among the wrappers: {asked}"
+        if told := open_fields(plan.method.uploads()):
+            return f"{plan.title} tells of the samples without noise ({', '.join(told)}): {asked}"
         for promise in promises:
             if promise.keyed:
                 return "private-samples with noise that follows from the run's seed: the hub could take it away"
-            if promise.epsilon is not None and promise.epsilon <= self.epsilon and promise.delta <= self.delta:
-                return None
-        return f"private-samples with ε = {promises[0].epsilon}, δ = {promises[0].delta:g}: {asked}"
+            if promise.epsilon is None or promise.epsilon > most or promise.delta > self.delta:
+                return f"private-samples with ε = {promise.epsilon}, δ = {promise.delta:g}: {asked}"
+        return None
+
+    @property
+    def most_epsilon(self) -> float | None:
+        """The most that one run may spend; None where no noise is asked for."""
+        return min((most for most in (self.epsilon, self.epsilon_all_runs) if most is not None), default=None)
 
     def refuses_turn(self, plan: Experiment, samples: int) -> str | None:
         """Why a turn of this plan on so many training samples is against the policy; None when it is not."""
@@ -147,12 +162,19 @@ class Policy(BaseModel):
             f"  runs                that took {self.run_seconds:g} s of work or {self.run_bytes:,} bytes; more than "
             f"{self.runs_per_day} new ones in a day; a task of another experiment than the one enrolled for",
         ]
-        if self.epsilon is not None:
+        if self.memory_bytes:
+            lines.append(f"  memory              more than {self.memory_bytes:,} bytes, its data included (Linux, cpu)")
+        if self.most_epsilon is not None:
             lines.append(
-                f"  too open            experiments without ε ≤ {self.epsilon:g} at δ ≤ {self.delta:g} for each sample"
+                f"  too open            experiments without ε ≤ {self.most_epsilon:g} at δ ≤ {self.delta:g} for each "
+                "sample, and those that tell of samples without noise"
             )
+        if self.epsilon_all_runs is not None:
+            lines.append(f"  spent               experiments that bring ε of all runs above {self.epsilon_all_runs:g}")
         if self.signers:
             lines.append(f"  unsigned            experiments without a signature of {_names(self.signers)}")
+        if self.partners:
+            lines.append(f"  secure sums         with other sites than {_names(self.partners)}")
         if self.approval:
             lines.append("  unapproved          experiments that no person here approved (fedstill site approve)")
         return "\n".join(lines)

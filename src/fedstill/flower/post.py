@@ -19,7 +19,7 @@ GONE = "offline since the middle of the round"
 
 
 @dataclass
-class Sent:
+class UnderWay:
     """A message under way: to which node, and what has come of its answer so far."""
 
     node: int
@@ -39,7 +39,7 @@ class Post:
         self.audit = audit
         self.names: dict[int, str] = {}
         self.allowed = 0
-        self.under_way: dict[str, Sent] = {}
+        self.under_way: dict[str, UnderWay] = {}
 
     def allow(self, count: int) -> None:
         """From now on answers may have so many bytes."""
@@ -49,9 +49,9 @@ class Post:
 
     def nodes(self) -> dict[int, tuple[str, str]]:
         """The nodes that are there: the name each one's key was registered under, and since when it is there."""
-        found = self.app.nodes()
-        self.names = {node: name or f"node {node}" for node, (name, _) in found.items()}
-        return found
+        nodes = self.app.nodes()
+        self.names = {node: name or f"node {node}" for node, (name, _) in nodes.items()}
+        return nodes
 
     def send(self, heads: Mapping[int, bytes], body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
         """Send each node its head, all with the same body; an answer is taken for so many seconds."""
@@ -63,41 +63,41 @@ class Post:
         self.audit.write("sent", kind=kind, round=group, sites=sites, bytes=len(body or b""))
         for node, number in zip(heads, self.app.push(messages), strict=True):
             if number:
-                self.under_way[number] = Sent(node)
+                self.under_way[number] = UnderWay(node)
 
     def forget(self) -> None:
         """Stop waiting for whatever has not come, and throw away what came of it."""
-        for node in {sent.node for sent in self.under_way.values()}:
+        for node in {message.node for message in self.under_way.values()}:
             self.drop(node)
 
     def drop(self, node: int) -> None:
         """Stop waiting for this node."""
-        for number in [number for number, sent in self.under_way.items() if sent.node == node]:
+        for number in [number for number, message in self.under_way.items() if message.node == node]:
             parcel = self.under_way.pop(number).parcel
             if parcel is not None:
                 self.app.discard(parcel.id)
 
     def collect(self, limit: int) -> Iterator[tuple[int, Collected]]:
         """The answers that have come since the last time; one of more than `limit` bytes is left unread."""
-        asked = [number for number, sent in self.under_way.items() if sent.parcel is None]
-        if asked:
-            for number, sender, parcel in self.app.announced(asked, limit):
-                sent = self.under_way.get(number)
-                if sent is None or sender not in (sent.node, HUB):
+        unanswered = [number for number, message in self.under_way.items() if message.parcel is None]
+        if unanswered:
+            for number, sender, parcel in self.app.announced(unanswered, limit):
+                message = self.under_way.get(number)
+                if message is None or sender not in (message.node, HUB):
                     continue  # nobody answers for another
                 if isinstance(parcel, FedstillError):
                     del self.under_way[number]
-                    yield sent.node, FedstillError(f"refused: its answer: {parcel}")
+                    yield message.node, FedstillError(f"refused: its answer: {parcel}")
                 else:
-                    sent.parcel = parcel
-        for number, sent in list(self.under_way.items()):
-            if sent.parcel is None:
+                    message.parcel = parcel
+        for number, message in list(self.under_way.items()):
+            if message.parcel is None:
                 continue
-            collected = self._read(sent.parcel, limit)
+            collected = self._read(message.parcel, limit)
             if collected is not None:
                 del self.under_way[number]
-                self.audit.write("received", site=self.names.get(sent.node, ""), bytes=sent.parcel.size)
-                yield sent.node, collected
+                self.audit.write("received", site=self.names.get(message.node, ""), bytes=message.parcel.size)
+                yield message.node, collected
 
     def _read(self, parcel: Parcel, limit: int) -> Collected | None:
         try:

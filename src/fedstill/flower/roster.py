@@ -71,7 +71,7 @@ class Roster:
         wanted = list(wanted)
         if not waiting or (wanted and all(self.node(site) is not None for site in wanted)):
             return
-        asked = {sent.node for sent in self.post.under_way.values()}
+        asked = {message.node for message in self.post.under_way.values()}
         if new := waiting - asked:
             self.post.send(dict.fromkeys(sorted(new), self.question), None, "query", ANSWERED)
         until = time.monotonic() + seconds
@@ -93,48 +93,48 @@ class Roster:
         self.answered[node] = since
         site = registered or f"node {node}"
         try:
-            found = self._introduced(registered, collected)
+            enrolled = self._introduced(registered, collected)
             if not registered:
-                other = self.sites.get(found.site)
+                other = self.sites.get(enrolled.site)
                 if other not in (None, node) and other in self.online:
-                    raise FedstillError(f"node {node} calls itself {found.site}, as node {other} does already")
-                site = found.site
-            self._recognised(found)
+                    raise FedstillError(f"node {node} calls itself {enrolled.site}, as node {other} does already")
+                site = enrolled.site
+            self._recognised(enrolled)
         except FedstillError as error:
             self.refuse(site, str(error))
             return
         self.refused.pop(site, None)
-        self.post.audit.write("enrolled", run=self.run, site=site, samples=found.samples, turns=found.turns)
-        self.enrolled[site] = found
+        self.post.audit.write("enrolled", run=self.run, site=site, samples=enrolled.samples, turns=enrolled.turns)
+        self.enrolled[site] = enrolled
         self.sites[site] = node
 
     def _introduced(self, registered: str, collected: Collected) -> Enrolled:
         """A node's introduction to this very run, under the name its key was registered with."""
         if isinstance(collected, FedstillError):
             raise collected
-        found = answer(collected[0])
-        if isinstance(found, Refusal):
-            raise FedstillError(found.why)
-        if not isinstance(found, Enrolled):
-            raise FedstillError(f"a message of kind {found.kind!r} where it should have introduced itself")
-        if registered and found.site != registered:
-            raise FedstillError(f"its key is registered as {registered!r}, it calls itself {found.site!r}")
-        if (found.run, found.run_id) != (self.run, self.run_id):
-            raise FedstillError(f"an answer to another run ({found.run})")
-        introduced(found)
-        return found
+        given = answer(collected[0])
+        if isinstance(given, Refusal):
+            raise FedstillError(given.why)
+        if not isinstance(given, Enrolled):
+            raise FedstillError(f"a message of kind {given.kind!r} where it should have introduced itself")
+        if registered and given.site != registered:
+            raise FedstillError(f"its key is registered as {registered!r}, it calls itself {given.site!r}")
+        if (given.run, given.run_id) != (self.run, self.run_id):
+            raise FedstillError(f"an answer to another run ({given.run})")
+        introduced(given)
+        return given
 
-    def _recognised(self, found: Enrolled) -> None:
+    def _recognised(self, enrolled: Enrolled) -> None:
         """Refuse a site that is no longer the one the run began with."""
-        known = self.remembered.get(found.site)
+        known = self.remembered.get(enrolled.site)
         if known is None:
             return
-        if found.data != known.data:
+        if enrolled.data != known.data:
             raise FedstillError(
                 "its data, or its state folder, are not those it enrolled with; bring them back, or start a new run"
             )
-        if found.turns < known.turns:
+        if enrolled.turns < known.turns:
             raise FedstillError(
-                f"its state is older than the run: it remembers {found.turns} rounds, the hub {known.turns}; "
+                f"its state is older than the run: it remembers {enrolled.turns} rounds, the hub {known.turns}; "
                 "was it restored from a copy, or is another site running with its key?"
             )

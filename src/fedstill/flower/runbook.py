@@ -16,6 +16,9 @@ from fedstill.flower.messages import readable
 from fedstill.flower.policy import Policy
 
 DAY = 86400.0
+ANEW = 100
+"""Enrolments of a run beside those that go with its turns."""
+DERIVED = ("clients", "active")
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,39 @@ class RunBook:
     bytes: int = 0
     begun: float = 0.0
     """When the run was enrolled for (seconds since 1970)."""
+    rounds: int = 0
+    """How many rounds the run has, by what was said at the last enrolment."""
+    active: int = 0
+    """Of how many sites a round is at least, by what was said at an enrolment."""
+    asked: int = 0
+    """Enrolments, and questions of secure sums."""
 
-    def with_setting(self, setting: Setting) -> "RunBook":
-        """The book with this setting agreed to; refused where it is another than before."""
+    def enrolled(self, policy: Policy, rounds: int, active: int) -> "RunBook":
+        """The book with one more enrolment: for so many rounds of so many sites, or more."""
+        return replace(self.with_question(policy), rounds=rounds, active=max(active, self.active))
+
+    def with_question(self, policy: Policy) -> "RunBook":
+        """The book with one more question that is neither turn nor exam: a turn has three, and runs begin anew."""
+        if self.asked >= 4 * policy.turns_per_run + ANEW:
+            raise FedstillError(f"{self.asked} questions in this run: this site's policy allows no more")
+        return replace(self, asked=self.asked + 1)
+
+    def in_round(self, round: int) -> None:
+        """Refuse a round that the run has not, by what the site was told when it enrolled."""
+        if round >= self.rounds:
+            raise FedstillError(f"round {round + 1}: this site enrolled for {self.rounds} rounds")
+
+    def with_setting(self, setting: Setting, active: int) -> "RunBook":
+        """The book with this setting agreed to, of rounds with `active` sites; refused where it is another than before.
+
+        Who is in a round is fixed as well: how many of them must stay for a sum to be unmasked follows from it.
+        """
         if digest(agreed_part(setting.experiment)) != self.experiment:
             raise FedstillError("a task of another experiment than the one this site enrolled for")
+        if active < self.active:
+            raise FedstillError(f"rounds of {active} sites: this site enrolled for rounds of {self.active}")
         rest = {key: value for key, value in asdict(setting).items() if key != "experiment"}
+        rest["clients"] = setting.experiment.get("clients")
         if self.setting and digest(rest) != self.setting:
             raise FedstillError("a task with another setting than this run began with")
         return replace(self, setting=digest(rest))
@@ -84,16 +114,18 @@ class RunFolder:
 
     def read(self) -> RunBook | None:
         """The book of this run, if the site knows it."""
-        if not self.file.exists():
-            return None
-        try:
-            return RunBook(**json.loads(self.file.read_text()))
-        except (ValueError, TypeError) as error:
-            raise FedstillError(f"{self.file}: damaged ({readable(str(error))}); the run cannot go on here") from None
+        return _read(self.file) if self.file.exists() else None
 
     def write(self, book: RunBook) -> None:
         """Keep the book."""
         record.write(self.file, json.dumps(asdict(book)).encode())
+
+
+def _read(file: Path) -> RunBook:
+    try:
+        return RunBook(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise FedstillError(f"{file}: damaged ({readable(str(error))}); bring it back, or delete its folder") from None
 
 
 def new_book(policy: Policy, state: Path, run_id: str, experiment: str) -> RunBook:
@@ -102,8 +134,8 @@ def new_book(policy: Policy, state: Path, run_id: str, experiment: str) -> RunBo
     What a policy allows in a run, a hub could otherwise have again and again, in one run after the other.
     """
     now = time.time()
-    books = (json.loads(file.read_text()) for file in state.glob("runs/*/run.json"))
-    today = sum(1 for book in books if book.get("begun", 0.0) > now - DAY)
+    books = [_read(file) for file in state.glob("runs/*/run.json")]
+    today = sum(1 for book in books if book.begun > now - DAY)
     if today >= policy.runs_per_day:
         raise FedstillError(f"{today} runs began here since yesterday: this site's policy allows no more")
     return RunBook(run_id, experiment, begun=now)
@@ -146,8 +178,29 @@ class States:
 
 
 def agreed_part(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is fixed at enrolment: all that decides results, but how long the run is and who is called when."""
-    return identity(settings, "clients", "active", "rounds")
+    """What is fixed at enrolment: all that decides results, but how long the run is and how many sites come."""
+    agreed = identity(settings, "clients", "rounds")
+    around = agreed.get("wrappers")
+    if isinstance(around, list | tuple):
+        agreed["wrappers"] = [_own_settings(wrapper) for wrapper in around]
+    return agreed
+
+
+def _own_settings(wrapper: Any) -> Any:
+    """A wrapper's settings but those that a run with so many sites gives it, whatever they were before."""
+    return {k: v for k, v in wrapper.items() if k not in DERIVED} if isinstance(wrapper, Mapping) else wrapper
+
+
+def consented_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person signs or approves: all that is fixed at enrolment, for how many rounds and of how many sites."""
+    return {**agreed_part(settings), "rounds": settings.get("rounds"), "clients": settings.get("clients")}
+
+
+def disagreement(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first setting, of those fixed at enrolment, in which two experiments differ: in words, or None."""
+    old, new = agreed_part(before), agreed_part(now)
+    differ = (key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))
+    return next((f"{key} = {old.get(key)!r}, not {new.get(key)!r}" for key in differ), None)
 
 
 def digest(value: Any) -> str:

@@ -12,7 +12,7 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import Round
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf
-from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.drive import drive, one_thread
 from fedstill.experiment.examine import row_of
 from fedstill.experiment.lock import writing
@@ -26,6 +26,7 @@ from fedstill.flower.enrolment import checksum, deployable, misnamed, odd_ones, 
 from fedstill.flower.messages import Marks, checked_name
 from fedstill.flower.post import Post
 from fedstill.flower.roster import Remembered, Roster
+from fedstill.flower.runbook import disagreement
 from fedstill.flower.sums_hub import summed
 from fedstill.flower.transport import FlowerTransport
 
@@ -54,15 +55,13 @@ def serve(
         setting = Setting.read(known.read_text()) if known.exists() else None
         run_id = secrets.token_hex(16) if setting is None else setting.run_id
         plan = deployable(experiment(settings))
-        if setting is not None:
-            setting = _same(folder, setting, plan)
-            plan = setting.plan
-        roster = Roster(post, run, run_id, json.dumps(plan.plain()), signature)
+        roster = Roster(post, run, run_id, json.dumps(plan.plain()), signature)  # the very plan that was signed
         if setting is None:
             enrolled = _enrolled(roster, plan, public, wait, tell)
             setting = settle(run, run_id, plan, enrolled)
-            roster.remembered = {site: Remembered(found.data) for site, found in enrolled.items()}
+            roster.remembered = {site: Remembered(introduction.data) for site, introduction in enrolled.items()}
         else:
+            setting = _same(folder, setting, plan)
             roster.remembered = _remembered(folder, setting)
             _returned(roster, setting, wait, tell)
         for site, why in roster.refused.items():
@@ -95,12 +94,8 @@ def _remembered(folder: Path, setting: Setting) -> dict[str, Remembered]:
 def _same(folder: Path, setting: Setting, plan: Experiment) -> Setting:
     """The setting of a run that goes on: only its rounds may have become more."""
     before, now = dict(setting.experiment), dict(plan.plain())
-    old, new = (identity(settings, "clients", "active", "rounds") for settings in (before, now))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            raise UsageError(
-                f"run {setting.run} exists with {key} = {before.get(key)!r}, not {now.get(key)!r}: take another --name"
-            )
+    if wrong := disagreement(before, now):
+        raise UsageError(f"run {setting.run} exists with {wrong}: take another --name")
     changed = {key: now[key] for key in ("rounds", "deadline", "quarantine", "largest_update")}
     if changed == {key: before[key] for key in changed}:
         return setting
@@ -118,10 +113,10 @@ def _enrolled(roster: Roster, plan: Experiment, public: str | None, wait: float,
     shown = -1
     while True:
         roster.call()
-        for site, found in list(roster.enrolled.items()):
-            if found.public != mine:
-                roster.refuse(site, f"its public set is another than the hub's ({found.public})")
-            elif wrong := misnamed(found.model, named):
+        for site, introduction in list(roster.enrolled.items()):
+            if introduction.public != mine:
+                roster.refuse(site, f"its public set is another than the hub's ({introduction.public})")
+            elif wrong := misnamed(introduction.model, named):
                 roster.refuse(site, wrong)
         for site, why in odd_ones({site: roster.enrolled[site] for site in roster.here()}).items():
             roster.refuse(site, why)
@@ -212,10 +207,10 @@ class Marking:
         marks = self.link.examine(env, self.plan.method.models(env, done.server))
         self.absent = [site for k, site in enumerate(self.setting.sites) if k not in marks]
         names = list(self.plan.method.models(env, done.server))
-        found = {name: self._scores(marks, name) for name in names}
+        scores = {name: self._scores(marks, name) for name in names}
         if any(m.own is not None for m in marks.values()):
-            found["personal"] = self._scores(marks, "personal")
-        return found
+            scores["personal"] = self._scores(marks, "personal")
+        return scores
 
     def _scores(self, marks: Mapping[int, Marks], name: str) -> dict[str, Any]:
         everyone = range(len(self.setting.sites))

@@ -48,18 +48,18 @@ def take_turn(message: Any, context: Any) -> Any:
     head, load = unpacked(message.content)
     job = json.loads(head)
     began = time.perf_counter()
-    said: dict[str, Any]
+    outcome: dict[str, Any]
     try:
         plan, ready = _stage(job["experiment"])
         state, down = record.loads(load or b"")
         env = ready.env.at(job["round"], job["client"])
         answer = record.dumps(turn(plan.method, env, ready.party(job["client"]), state, down))
-        said = {"seconds": time.perf_counter() - began}
+        outcome = {"seconds": time.perf_counter() - began}
     except Abstains as why:
-        answer, said = b"", {"abstains": str(why)}
+        answer, outcome = b"", {"abstains": str(why)}
     except Exception as error:
-        answer, said = b"", {"error": describe(error), "traceback": traceback.format_exc()}
-    return Message(packed(json.dumps(said).encode(), answer), reply_to=message)
+        answer, outcome = b"", {"error": describe(error), "traceback": traceback.format_exc()}
+    return Message(packed(json.dumps(outcome).encode(), answer), reply_to=message)
 
 
 class FlowerSimulation:
@@ -107,18 +107,18 @@ class FlowerSimulation:
                     replies[client] = Reply(client, env.sizes[client], None, error=str(message.error.reason))
                     continue
                 words, answer = unpacked(message.content)
-                said = json.loads(words)
-                if "abstains" in said:
-                    replies[client] = Reply(client, env.sizes[client], None, error=said["abstains"])
+                outcome = json.loads(words)
+                if "abstains" in outcome:
+                    replies[client] = Reply(client, env.sizes[client], None, error=outcome["abstains"])
                     continue
-                if "error" in said:
-                    fault = RunError(f"client {client} failed in round {env.round + 1}: {said['error']}")
-                    fault.add_note(said["traceback"])
+                if "error" in outcome:
+                    fault = RunError(f"client {client} failed in round {env.round + 1}: {outcome['error']}")
+                    fault.add_note(outcome["traceback"])
                     raise fault
                 state, upload = record.loads(answer or b"")
                 if state is not None:
                     new[client] = state
-                replies[client] = Reply(client, env.sizes[client], upload, seconds=said["seconds"])
+                replies[client] = Reply(client, env.sizes[client], upload, seconds=outcome["seconds"])
             time.sleep(POLL)
         self.states = self.states.put(env.round, {k: new[k] for k in downs if k in new})
         return [replies[k] for k in downs]

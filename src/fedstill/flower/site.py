@@ -22,7 +22,6 @@ from fedstill.core.method import Env, Method
 from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, leaving, ledger, method_state, turn
-from fedstill.data import datasets
 from fedstill.data.own import Own, read_own
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Samples
@@ -44,6 +43,7 @@ from fedstill.flower.messages import (
     Models,
     Question,
     Refusal,
+    RoundQuestion,
     SumAnswer,
     SumQuestion,
     Task,
@@ -54,6 +54,7 @@ from fedstill.flower.messages import (
 from fedstill.flower.once import only_once
 from fedstill.flower.policy import Policy
 from fedstill.flower.runbook import RunBook, RunFolder, States, agreed_part, digest, new_book
+from fedstill.flower.spending import Spending
 from fedstill.flower.sums_site import Meetings, sums_of
 
 Answered = tuple[bytes, bytes | None]
@@ -91,6 +92,7 @@ class Site:
         policy: Policy | None = None,
         report: Callable[[str], None] = lambda text: None,
         reading: Reading | None = None,
+        key: Path | None = None,
     ) -> None:
         self.name = name
         self.own: Own = read_own(data, reading)
@@ -102,7 +104,8 @@ class Site:
         self.report = report
         self.audit = AuditLog(state / "audit.jsonl")
         self.fingerprint = fingerprint(self.own, secret_of(state))
-        self.meetings = Meetings()
+        self.meetings = Meetings(key, self.policy.partners)
+        self.spending = Spending(state, self.policy)
         self.scenes: dict[str, Scene] = {}
         warm_up()
 
@@ -152,20 +155,24 @@ class Site:
         wrong = self.policy.refuses_turn(plan, len(train))
         if wrong is not None:
             raise UsageError(wrong)
+        self.spending.allow(asked.run_id, plan)
         agreed = digest(agreed_part(settings))
         folder = RunFolder(self.state, asked.run, asked.run_id)
-        book = folder.read() or new_book(self.policy, self.state, asked.run_id, agreed)
-        signer = consented(self.policy, self.state, asked, settings)
+        known = folder.read()
+        if known is None and asked.run_id in self.spending.read():
+            raise UsageError(f"run {asked.run} had turns here, and what was kept of it is gone: begin a new run")
+        book = known or new_book(self.policy, self.state, asked.run_id, agreed)
+        signer = consented(self.policy, self.state, asked, settings, begins=known is None)
         if book.experiment != agreed:
             raise UsageError(f"run {asked.run} has begun with another experiment")
-        folder.write(book)
+        folder.write(book.enrolled(self.policy, plan.rounds, plan.active_count))
         leaves = ", ".join(f"{field} ({what})" for field, what in ledger(plan.method, plan.wrappers).items())
         self.report(f"run {asked.run}: {plan.title}; each turn sends {leaves}")
         self.audit.write("enrolled", run=asked.run, run_id=asked.run_id, experiment=agreed, signer=signer, sends=leaves)
         return Enrolled(
             run=asked.run, run_id=asked.run_id, site=self.name, samples=len(train), tests=self._tests(len(test)),
             model=self.model, summary=self._summary(),
-            public=checksum(public_set(plan, self._public(plan))), data=self.fingerprint, turns=book.turns,
+            public=checksum(public_set(plan, self.public)), data=self.fingerprint, turns=book.turns,
         )  # fmt: skip
 
     def _summary(self) -> DataSummary:
@@ -176,11 +183,10 @@ class Site:
         """Take a client's turn."""
         began = time.perf_counter()
         folder, book, scene = self._opened(asked)
-        wrong = self.policy.refuses_turn(scene.plan, len(scene.train))
-        if wrong is not None:
-            raise UsageError(wrong)
         before = book.seconds
         book = book.with_turn(self.policy, asked.deadline, len(body or b""))
+        if self.spending.enter(asked.run, asked.run_id, scene.plan):
+            self.audit.write("privacy", run=asked.run, run_id=asked.run_id)
         folder.write(book)
         self.audit.write("turn", run=asked.run, round=asked.round + 1, bytes=len(body or b""))
         if any(wrapper.once for wrapper in scene.plan.wrappers):
@@ -194,24 +200,24 @@ class Site:
         leaves = upload if sums is None else self.meetings.masked(sums, env, asked, state, upload)
         if type(leaves) is not leaving(scene.method, scene.plan.wrappers):
             raise FedstillError(f"a {type(leaves).__name__}, which {scene.plan.title} does not declare, is not sent")
-        sent = record.dumps(leaves)
-        if len(sent) > self.policy.turn_bytes:
-            raise UsageError(f"an upload of {len(sent)} bytes: this site's policy allows {self.policy.turn_bytes}")
+        packed = record.dumps(leaves)
+        if len(packed) > self.policy.turn_bytes:
+            raise UsageError(f"an upload of {len(packed)} bytes: this site's policy allows {self.policy.turn_bytes}")
         if sums is None:
             states.put(asked.round, state, needed=asked.kept)
         spent = time.perf_counter() - began
         last = max(book.turns, asked.round + 1)
-        folder.write(replace(book, turns=last, seconds=before + spent, bytes=book.bytes + len(sent)))
+        folder.write(replace(book, turns=last, seconds=before + spent, bytes=book.bytes + len(packed)))
         self.report(f"run {asked.run}: round {asked.round + 1} took {spent:.2f} s")
-        self.audit.write("sent", run=asked.run, round=asked.round + 1, bytes=len(sent), seconds=round(spent, 3))
-        return Work(**self._to(asked), seconds=spent).dumps(), sent
+        self.audit.write("sent", run=asked.run, round=asked.round + 1, bytes=len(packed), seconds=round(spent, 3))
+        return Work(**self._to(asked), seconds=spent).dumps(), packed
 
     def meet(self, asked: SumQuestion) -> SumAnswer:
         """Secure sums: keys, shares, and at the end the shares that unmask the sum."""
         folder, book, scene = self._opened(asked)
-        folder.write(book)
+        folder.write(book.with_question(self.policy))
         self.audit.write("secure sums", run=asked.run, round=asked.round + 1, asked=asked.kind)
-        return self.meetings.answer(scene.plan, asked, folder.path, self._to(asked))
+        return self.meetings.answer(scene.setting, asked, folder.path, self._to(asked))
 
     def examine(self, asked: ExamRequest, body: bytes | None) -> Marks:
         """Test models on the site's local test: only counts leave it."""
@@ -241,30 +247,35 @@ class Site:
         right = {name: int(hits.sum()) for name, hits in correct.items()}
         classes: dict[str, tuple[int, ...]] = {}
         if scene.plan.per_class:
-            hits = {n: torch.bincount(labels[found], minlength=scene.env.classes) for n, found in correct.items()}
+            hits = {n: torch.bincount(labels[rows], minlength=scene.env.classes) for n, rows in correct.items()}
             there = torch.bincount(labels, minlength=scene.env.classes)
-            classes = {name: tuple(counts.tolist()) for name, counts in {**hits, "": there}.items()}
+            hidden = bool((there[there > 0] < self.policy.least_tests).any())  # the others' sum would tell of one class
+            classes = {name: tuple((counts * (not hidden)).tolist()) for name, counts in {**hits, "": there}.items()}
         return Marks(
             **self._to(asked), total=len(labels), right={name: right[name] for name in names if name in right},
             own=right.get("personal") if has_own else None, classes=classes,
         )  # fmt: skip
 
-    def _to(self, asked: Task | ExamRequest | SumQuestion) -> dict[str, Any]:
+    def _to(self, asked: RoundQuestion) -> dict[str, Any]:
         """The fields by which an answer names its question."""
         return {
             "run": asked.run, "run_id": asked.run_id, "round": asked.round, "client": asked.client, "site": self.name,
         }  # fmt: skip
 
-    def _opened(self, asked: Task | ExamRequest | SumQuestion) -> tuple[RunFolder, RunBook, Scene]:
+    def _opened(self, asked: RoundQuestion) -> tuple[RunFolder, RunBook, Scene]:
         """The run's folder, its book with this question's setting, and the scene."""
         folder = RunFolder(self.state, asked.run, asked.run_id)
         book = folder.read()
         if book is None:
             raise UsageError(f"run {asked.run}: this site has not enrolled in it, or has lost its state")
+        book.in_round(asked.round)
         scene = self.scene(asked.setting)
         if (scene.setting.run, scene.setting.run_id) != (asked.run, asked.run_id):
             raise UsageError("a task whose setting is another run's")
-        book = book.with_setting(scene.setting)
+        wrong = self.policy.refuses_turn(scene.plan, len(scene.train))
+        if wrong is not None:
+            raise UsageError(wrong)
+        book = book.with_setting(scene.setting, scene.plan.active_count)
         if asked.client != scene.client:
             raise UsageError(f"a message for client {asked.client}: site {self.name} is client {scene.client}")
         return folder, book, scene
@@ -279,7 +290,7 @@ class Site:
                 raise UsageError(f"site {self.name} is not part of run {setting.run}")
             client = setting.sites.index(self.name)
             folder = RunFolder(self.state, setting.run, setting.run_id).path
-            env = setting.env(Storage(folder), self.device, public_set(plan, self._public(plan)))
+            env = setting.env(Storage(folder), self.device, public_set(plan, self.public))
             env = replace(env, secret=secret_for(self.state, f"noise of {setting.run_id}"))
             self._trusted(setting.specs[client])
             self._trusted(setting.specs[-1])
@@ -304,12 +315,6 @@ class Site:
         if wrong is not None:
             raise UsageError(wrong)
         return deployable(plan)
-
-    def _public(self, plan: Experiment) -> str | None:
-        """Where the public set is; a path on this machine is for the site to name, never for the hub."""
-        if isinstance(plan.public, str) and self.public is None and plan.public not in datasets:
-            raise UsageError(f"public = {plan.public!r}: start the site with --public and its own path to this set")
-        return self.public
 
     def _trusted(self, model: str) -> None:
         """Code that the hub names is not imported unless the site named it too."""

@@ -32,8 +32,8 @@ class SiteHealth:
         """An HTTP status and what to say: 503 while there is no line to the hub."""
         there = self.connected()
         status = "ok" if there else "no line to the hub"
-        said: dict[str, object] = {"status": status, "seconds": round(time.time() - self.since)}
-        return HTTPStatus.OK if there else HTTPStatus.SERVICE_UNAVAILABLE, said
+        state: dict[str, object] = {"status": status, "seconds": round(time.time() - self.since)}
+        return HTTPStatus.OK if there else HTTPStatus.SERVICE_UNAVAILABLE, state
 
     def prometheus(self) -> str:
         """The numbers in Prometheus' text format."""
@@ -62,13 +62,13 @@ def served(health: SiteHealth, address: str) -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             """Say how the site is."""
-            status, said, kind = 404, "no such thing here", "text/plain"
+            status, text, kind = 404, "no such thing here", "text/plain"
             if self.path == "/health":
                 status, state = health.state()
-                said, kind = json.dumps(state), "application/json"
+                text, kind = json.dumps(state), "application/json"
             elif self.path == "/metrics":
-                status, said, kind = 200, health.prometheus(), "text/plain; version=0.0.4"
-            body = said.encode()
+                status, text, kind = 200, health.prometheus(), "text/plain; version=0.0.4"
+            body = text.encode()
             self.send_response(status)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))

@@ -1,10 +1,13 @@
 """`fedstill site`: one site, with its own data, its own model, its own disk and its own policy."""
 
 import fcntl
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,9 @@ from fedstill.flower.policy import Policy
 from fedstill.flower.private import private_folder, warn_if_readable
 from fedstill.flower.site_health import SiteHealth, served
 from fedstill.flower.worker import Cancelled, Job, Worker
+
+LEAVING = 20.0
+"""Seconds from the signal to stop to the end, whatever the hub does."""
 
 
 def site(
@@ -67,8 +73,8 @@ def site(
             raise UsageError(f"--ca {ca}: {error.strerror}") from None
         node = WarmNode(Line(hub, root, key, insecure), home, report, policy.turn_bytes + (8 << 20))
         for sign in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(sign, lambda *_: node.stop())
-        worker = Worker(Job(title, data, home, model, public, device, policy, reading), report)
+            signal.signal(sign, lambda *_: _leave(node.stop))
+        worker = Worker(Job(title, data, home, model, public, device, policy, reading, key), report)
         audit, health = AuditLog(home / "audit.jsonl"), SiteHealth(lambda: node.connected)
         server = served(health, health_at) if health_at else None
         try:
@@ -83,15 +89,23 @@ def site(
         report("left the hub")
 
 
+def _leave(stop: Callable[[], None]) -> None:
+    """Stop, and go in any case after `LEAVING`: a hub that answers byte by byte could keep a site that waits for it."""
+    stop()
+    last = threading.Timer(LEAVING, os._exit, (0,))  # the worker ends with this process
+    last.daemon = True
+    last.start()
+
+
+@dataclass(frozen=True)
 class Answering:
     """Lets the worker answer, within the policy's time."""
 
-    def __init__(self, name: str, worker: Worker, policy: Policy, audit: AuditLog, health: SiteHealth) -> None:
-        self.name = name
-        self.worker = worker
-        self.policy = policy
-        self.audit = audit
-        self.health = health
+    name: str
+    worker: Worker
+    policy: Policy
+    audit: AuditLog
+    health: SiteHealth
 
     def __call__(self, head: bytes, body: bytes | None, given_up: Callable[[], bool]) -> tuple[bytes, bytes | None]:
         """The worker's answer to a question that passes the door."""
@@ -99,9 +113,9 @@ class Answering:
         seconds = self.policy.seconds_of(0.0 if isinstance(asked, Enrol) else asked.deadline)
         began, end = time.monotonic(), "failed"
         try:
-            said, sent = self.worker.answer(head, body, seconds, given_up)
-            end = "refused" if isinstance(answer(said), Refusal) else "answered"
-            return said, sent
+            reply, upload = self.worker.answer(head, body, seconds, given_up)
+            end = "refused" if isinstance(answer(reply), Refusal) else "answered"
+            return reply, upload
         except Cancelled:
             end = "given up"
             self.audit.write("given up", run=asked.run, asked=asked.kind)

@@ -20,6 +20,7 @@ from fedstill.flower.messages import (
     KeysAsked,
     KeysGiven,
     MaskedTask,
+    RoundQuestion,
     SharesAsked,
     SharesGiven,
     UnmaskAsked,
@@ -27,7 +28,7 @@ from fedstill.flower.messages import (
     Work,
 )
 from fedstill.flower.sums_site import needed, sums_of
-from fedstill.flower.transport import SPARE, Asked, Bodies, FlowerTransport, Heard, NotAsked, Sums, written
+from fedstill.flower.transport import SPARE, Bodies, FlowerTransport, Heard, NotAsked, Sums, written
 from fedstill.parts.secrecy import PHASES, Share, TooFew, total
 from fedstill.parts.secure_sums import Masked, SecureSums, given_up
 from fedstill.parts.sums import vector
@@ -68,29 +69,31 @@ class SumRound:
     def replies(self) -> list[Reply[Any]]:
         """The round's replies: the mean for everybody whose vector arrived; for nobody where too few were left."""
         try:
-            found, versions = self.total()
+            sums, versions = self.total()
         except FedstillError as error:
             return given_up(
                 [Reply(k, self.env.sizes[k], None, error=self.wrong.get(k)) for k in self.downs], str(error)
             )
         finally:
             self.link.judge(self.wrong, self.asked)
-        told = []
+        replies = []
         for k in self.downs:
             here = k in versions
             form = self.forms[k]
             if here and record.field_carrying(type(form), record.Carries.VERSION):
                 form = replaced(form, versions[k], record.Carries.VERSION)
             why = None if here else self.wrong.get(k, "secure sums: lost")
-            told.append(Reply(k, self.env.sizes[k], form if here else None, error=why))
-        return self.sums.opened_sum(self.env, told, found)
+            replies.append(Reply(k, self.env.sizes[k], form if here else None, error=why))
+        return self.sums.opened_sum(self.env, replies, sums)
 
     def total(self) -> tuple[NDArray[np.float64], dict[int, int]]:
         """All phases: the sum of the vectors that arrived, and the counter that came with each."""
         common = {k: self.link.common(self.env, k) for k in self.downs}
-        keys = {k: _pair(given) for k, (given, _) in self.phase(0, KeysGiven, _made(KeysAsked, common, {})).items()}
+        given_keys = {k: given for k, (given, _) in self.phase(0, KeysGiven, _made(KeysAsked, common, {})).items()}
+        keys = {k: _pair(given) for k, given in given_keys.items()}
         self.members = set(keys)
-        listed = {k: {"keys": tuple((j, one.hex(), two.hex()) for j, (one, two) in keys.items())} for k in keys}
+        signed = tuple((j, given.masking, given.sealing, given.signature) for j, given in given_keys.items())
+        listed = {k: {"keys": signed} for k in keys}
         shares = {k: given for k, (given, _) in self.phase(1, SharesGiven, _made(SharesAsked, common, listed)).items()}
         kept = self.link.kept(self.env)
         tasks = {k: {"letters": _letters_for(k, shares), "kept": kept} for k in shares}
@@ -98,38 +101,39 @@ class SumRound:
         work = self.phase(2, Work, _made(MaskedTask, common, tasks), bodies)
         masked = {k: self.masked(body) for k, (_, body) in work.items()}
         ends = {k: {"arrived": tuple(masked), "kept": kept} for k in masked}
-        told = [given for given, _ in self.phase(3, UnmaskGiven, _made(UnmaskAsked, common, ends)).values()]
-        words = {k: sent.words.numpy().view(np.uint32) for k, sent in masked.items()}
+        unmaskings = [given for given, _ in self.phase(3, UnmaskGiven, _made(UnmaskAsked, common, ends)).values()]
+        words = {k: upload.words.numpy().view(np.uint32) for k, upload in masked.items()}
+        revealed = [(_read(given.seeds), _read(given.masks)) for given in unmaskings]
         try:
-            found = total(words, list(shares), keys, [(_read(g.seeds), _read(g.masks)) for g in told], self.least)
+            summed_words = total(words, list(shares), keys, revealed, self.least)
         except (KeyError, ValueError, IndexError) as error:
             raise FedstillError(f"shares that do not unmask the sum ({error})") from None
-        return self.sums.scale.real(found, len(masked)), {k: sent.version for k, sent in masked.items()}
+        return self.sums.scale.real(summed_words, len(masked)), {k: upload.version for k, upload in masked.items()}
 
     def phase(
-        self, phase: int, kind: type[Answer], questions: Mapping[int, Asked], bodies: Bodies | None = None
+        self, phase: int, kind: type[Answer], questions: Mapping[int, RoundQuestion], bodies: Bodies | None = None
     ) -> dict[int, tuple[Answer, bytes]]:
         """Heads and bodies of the answers of one phase; whoever gives none is lost. Too few are left: `TooFew`."""
-        sent = [(None, list(questions))] if bodies is None else bodies
+        bodies_by_client = [(None, list(questions))] if bodies is None else bodies
         heard: dict[int, tuple[Answer, bytes]] = {}
-        answers = self.link.ask(self.env, questions, sent, kind, "train", 2 * 4 * self.length + SPARE)
-        self.asked |= {k for k, found in answers.items() if not isinstance(found, NotAsked)}
-        for k, found in answers.items():
+        answers = self.link.ask(self.env, questions, bodies_by_client, kind, "train", 2 * 4 * self.length + SPARE)
+        self.asked |= {k for k, answer in answers.items() if not isinstance(answer, NotAsked)}
+        for k, answer in answers.items():
             try:
-                heard[k] = self.fitting(kind, found)
+                heard[k] = self.fitting(kind, answer)
             except FedstillError as error:
                 self.wrong[k] = f"secure sums: lost while {PHASES[phase]}: {error}"
         if len(heard) < self.least:
             raise TooFew(f"only {len(heard)} sites were left after {PHASES[phase]}, {self.least} are needed")
         return heard
 
-    def fitting(self, kind: type[Answer], found: Heard | FedstillError) -> tuple[Answer, bytes]:
+    def fitting(self, kind: type[Answer], answer: Heard | FedstillError) -> tuple[Answer, bytes]:
         """An answer's head and body, of the form that this phase asks for."""
-        if isinstance(found, FedstillError):
-            raise found
-        if not isinstance(found.head, kind):
-            raise FedstillError(f"refused: a message of kind {found.head.kind!r}")
-        head, body = found.head, found.body or b""
+        if isinstance(answer, FedstillError):
+            raise answer
+        if not isinstance(answer.head, kind):
+            raise FedstillError(f"refused: a message of kind {answer.head.kind!r}")
+        head, body = answer.head, answer.body or b""
         if isinstance(head, KeysGiven) and {len(head.masking), len(head.sealing)} != {64}:
             raise FedstillError("refused: keys are 32 bytes long")
         if isinstance(head, SharesGiven) and sorted(k for k, _ in head.letters) != sorted(self.members - {head.client}):
@@ -140,18 +144,18 @@ class SumRound:
 
     def masked(self, body: bytes) -> Masked:
         """The masked vector in these bytes: as many whole numbers as the upload has."""
-        sent = record.loads(body)
+        upload = record.loads(body)
         blank = Masked(torch.zeros(self.length, dtype=torch.int32), 0)
-        wrong = record.fault(sent, blank, limit=2.0**33)
-        if wrong or not isinstance(sent, Masked):
+        wrong = record.fault(upload, blank, limit=2.0**33)
+        if wrong or not isinstance(upload, Masked):
             raise FedstillError(f"refused: {wrong or 'not masked numbers'}")
-        return sent
+        return upload
 
 
 Q = TypeVar("Q", KeysAsked, SharesAsked, MaskedTask, UnmaskAsked)
 
 
-def _made(kind: type[Q], common: Mapping[int, Any], more: Mapping[int, Mapping[str, Any]]) -> dict[int, Asked]:
+def _made(kind: type[Q], common: Mapping[int, Any], more: Mapping[int, Mapping[str, Any]]) -> dict[int, RoundQuestion]:
     """A question of one kind for each of the clients that `more` is about; for all where it is about none."""
     return {k: kind(**common[k], **more.get(k, {})) for k in (more or common)}
 
@@ -162,12 +166,12 @@ def _pair(given: KeysGiven) -> tuple[bytes, bytes]:
 
 def _letters_for(receiver: int, shares: Mapping[int, SharesGiven]) -> tuple[tuple[int, str], ...]:
     """By sender, the letters to one of those who are left."""
-    found = []
+    letters = []
     for sender, given in shares.items():
         letter = dict(given.letters).get(receiver)
         if sender != receiver and letter is not None:
-            found.append((sender, letter))
-    return tuple(found)
+            letters.append((sender, letter))
+    return tuple(letters)
 
 
 def _read(shares: Shares) -> dict[int, Share]:

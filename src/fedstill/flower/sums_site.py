@@ -6,7 +6,7 @@ once the site is asked to unmask, that is when enough vectors arrived, its own a
 leaves no trace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
 from fedstill.core.record import Carries, carried
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.setting import Setting
 from fedstill.flower.messages import (
     KeysAsked,
     KeysGiven,
@@ -30,6 +31,7 @@ from fedstill.flower.messages import (
     UnmaskGiven,
 )
 from fedstill.flower.once import only_once
+from fedstill.flower.partners import Keys, check_members, signed_keys
 from fedstill.flower.runbook import States
 from fedstill.parts.secrecy import Member, Share
 from fedstill.parts.secure_sums import Masked, SecureSums
@@ -64,17 +66,25 @@ class Meeting:
 class Meetings:
     """The meeting that a site is in: one at a time, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: Path | None = None, partners: Sequence[Path] = ()) -> None:
         self.now: Meeting | None = None
+        self.key = key
+        """What this site's keys of a round are signed with."""
+        self.partners = partners
+        """The other sites' public keys, where their signatures are checked."""
 
-    def answer(self, plan: Experiment, asked: SumQuestion, folder: Path, common: Mapping[str, Any]) -> SumAnswer:
+    def answer(self, setting: Setting, asked: SumQuestion, folder: Path, common: Mapping[str, Any]) -> SumAnswer:
         """The answer to a question of phases 0, 1 or 3; `folder` is the run's, `common` names the question."""
+        plan, site = setting.plan, setting.sites[asked.client]
         match asked:
             case KeysAsked():
-                masking, sealing = self.keys(plan, asked)
-                return KeysGiven(**common, masking=masking.hex(), sealing=sealing.hex())
+                masking, sealing = pair = self.keys(plan, asked)
+                signature = signed_keys(self.key, site, asked, pair)
+                return KeysGiven(**common, masking=masking.hex(), sealing=sealing.hex(), signature=signature)
             case SharesAsked():
-                letters = self.shares(plan, asked)
+                keys = {client: (bytes.fromhex(one), bytes.fromhex(two)) for client, one, two, _ in asked.keys}
+                check_members(self.partners, site, setting.sites, asked, keys)
+                letters = self.shares(plan, asked, keys)
                 return SharesGiven(**common, letters=tuple((k, letter.hex()) for k, letter in letters.items()))
             case UnmaskAsked():
                 only_once(folder, asked.round, repr(sorted(asked.arrived)).encode(), "unmasked")
@@ -88,9 +98,8 @@ class Meetings:
         self.now = Meeting(asked.run_id, asked.round, member)
         return member.public()
 
-    def shares(self, plan: Experiment, asked: SharesAsked) -> dict[int, bytes]:
+    def shares(self, plan: Experiment, asked: SharesAsked, keys: Keys) -> dict[int, bytes]:
         """Phase 1: for every other member a sealed letter with shares of this site's secrets."""
-        keys = {client: (bytes.fromhex(one), bytes.fromhex(other)) for client, one, other in asked.keys}
         member = self._meeting(asked).member
         if member.keys or member.number not in keys or len(keys) > plan.active_count:
             raise UsageError("secure sums: shares were given already, or the members are not those of a round")

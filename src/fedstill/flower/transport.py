@@ -6,7 +6,7 @@ is named, and after `quarantine` failures in a row left out for the rest of the 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedstill.core import record
@@ -17,14 +17,14 @@ from fedstill.core.shelf import Shelf
 from fedstill.core.turn import leaving, received
 from fedstill.experiment.setting import Setting
 from fedstill.flower.allowance import ENROLMENT
-from fedstill.flower.caps import outsized
+from fedstill.flower.caps import counted_as, outsized, overcounted
 from fedstill.flower.messages import (
     ExamRequest,
     Marks,
     Models,
     Refusal,
-    SumAnswer,
-    SumQuestion,
+    RoundAnswer,
+    RoundQuestion,
     Task,
     Work,
     answer,
@@ -37,8 +37,6 @@ SPARE = 16 << 20
 """An upload may be this many bytes larger than it should be before it is left where it is."""
 LOOK = 2.0
 """Seconds between two looks whether the sites asked are still there."""
-Asked = Task | ExamRequest | SumQuestion
-Given = Work | Marks | SumAnswer
 Bodies = Sequence[tuple[bytes | None, list[int]]]
 """What is sent along: each body with the clients that get it."""
 
@@ -55,7 +53,7 @@ class NotAsked(FedstillError):
 class Heard:
     """A site's answer: its head, and its body where it has one."""
 
-    head: Given
+    head: RoundAnswer
     body: bytes | None
 
 
@@ -85,6 +83,8 @@ class FlowerTransport:
         self.roster = roster
         self.note = note
         self.failures = [0] * len(setting.sites)
+        self.unmarked = [0] * len(setting.sites)
+        """Exams in a row of which a site gave no marks that can be used."""
         self.text = setting.text()
         self.uploads = leaving(method, self.plan.wrappers)
         """The type of the record that leaves a site."""
@@ -100,25 +100,44 @@ class FlowerTransport:
         questions = {k: Task(**self.common(env, k), kept=self.kept(env)) for k in downs}
         form = record.size(self.method.template(env.at(env.round, next(iter(downs))))) if downs else 0
         answers = self.ask(env, questions, written(downs), Work, "train", 2 * form + SPARE)
-        self.busy = {k for k, found in answers.items() if isinstance(found, Late)}
+        self.busy = {k for k, outcome in answers.items() if isinstance(outcome, Late)}
         replies = [self._reply(env, k, answers[k]) for k in downs]
         wrong = self._wrong(env, downs, replies)
         self.judge(wrong, {k for k in downs if not isinstance(answers[k], NotAsked)})
-        return [replace(r, upload=None, error=wrong[r.client]) if r.client in wrong else r for r in replies]
+        return [replace(r, upload=None, error=wrong[r.client]) if r.client in wrong else self._held(r) for r in replies]
+
+    def _held(self, reply: Reply[Any]) -> Reply[Any]:
+        """A reply that counts no more than its site does (`largest_share`)."""
+        k = reply.client
+        counts = (self.setting.counted or self.setting.sizes)[k]
+        return replace(reply, upload=counted_as(reply.upload, counts / self.setting.sizes[k]))
 
     def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
-        """Every site's marks for these models, and for its own; sites that do not answer are left out."""
-        everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy]
+        """Every site's marks for these models, and for its own; sites that do not answer are left out.
+
+        After `quarantine` exams in a row without marks a site is not waited for again.
+        """
+        silent = {k for k, times in enumerate(self.unmarked) if times >= self.plan.quarantine}
+        everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy | silent]
         questions = {k: ExamRequest(**self.common(env, k)) for k in everyone}
         bodies: Bodies = [(record.dumps(Models(models)), everyone)]
         answers = self.ask(env, questions, bodies, Marks, "evaluate", ENROLMENT)
         marks = {}
-        for k, found in answers.items():
-            wrong = self._misfit(k, found.head, models) if isinstance(found, Heard) else None
-            if wrong is not None:
-                self.note(f"round {env.round + 1}: the marks of {self.setting.sites[k]} are left out: {wrong}")
-            elif isinstance(found, Heard) and isinstance(found.head, Marks):
-                marks[k] = found.head
+        for k, outcome in answers.items():
+            site, wrong = self.setting.sites[k], str(outcome)
+            if isinstance(outcome, Heard) and isinstance(outcome.head, Marks):
+                misfit = self._misfit(k, outcome.head, models)
+                if misfit is None:
+                    marks[k] = outcome.head
+                    self.unmarked[k] = 0
+                    continue
+                wrong = misfit
+                self.note(f"round {env.round + 1}: the marks of {site} are left out: {wrong}")
+            if not isinstance(outcome, NotAsked):
+                self.post.audit.refusal(run=self.setting.run, site=site, why=readable(wrong))
+                self.unmarked[k] += 1
+                if self.unmarked[k] == self.plan.quarantine:
+                    self.note(f"site {site} is examined no more after {self.unmarked[k]} exams without marks: {wrong}")
         return marks
 
     def close(self) -> None:
@@ -157,6 +176,8 @@ class FlowerTransport:
         alone = [wrapper for wrapper in self.plan.wrappers if not wrapper.together]
         good, wrong = admit(self.method, env, received(alone, env, known))
         large = outsized({r.client: (r.upload, downs[r.client]) for r in good}, self.plan.largest_update)
+        counted = {r.client: overcounted(r.upload, self.setting.sizes[r.client]) for r in good}
+        large |= {k: why for k, why in counted.items() if why is not None}
         for k, why in large.items():
             self.note(f"round {env.round + 1}: site {self.setting.sites[k]}: {why}")
         return {**wrong, **{k: f"refused: {why}" for k, why in large.items()}}
@@ -172,7 +193,13 @@ class FlowerTransport:
                 self.note(f"site {site} is in quarantine after {times} failures: {wrong[k]}")
 
     def ask(
-        self, env: Env, questions: Mapping[int, Asked], bodies: Bodies, kind: type[Given], name: str, limit: int
+        self,
+        env: Env,
+        questions: Mapping[int, RoundQuestion],
+        bodies: Bodies,
+        kind: type[RoundAnswer],
+        name: str,
+        limit: int,
     ) -> dict[int, Heard | FedstillError]:
         """Send and collect: for each client the answer, of the right kind and to this very question, or an error."""
         until = time.monotonic() + self.plan.deadline
@@ -208,39 +235,39 @@ class FlowerTransport:
         late = Late(f"no answer within {self.plan.deadline:g} s")
         return {k: answers.get(k, late) for k in questions}
 
-    def _checked(self, collected: Collected, asked: Asked, kind: type[Given]) -> Heard | FedstillError:
+    def _checked(self, collected: Collected, asked: RoundQuestion, kind: type[RoundAnswer]) -> Heard | FedstillError:
         """The answer to this question, or what is wrong with what came instead."""
         if isinstance(collected, FedstillError):
             return collected
         head, body = collected
         try:
-            found = answer(head)
+            given = answer(head)
         except FedstillError as error:
             return FedstillError(f"refused: {error}")
         site = self.setting.sites[asked.client]
-        if isinstance(found, Refusal):
-            return FedstillError(f"failed: {found.why}")
-        if not isinstance(found, kind):
-            return FedstillError(f"refused: a message of kind {found.kind!r} to a {asked.kind}")
-        theirs = (found.run, found.run_id, found.round, found.client, found.site)
+        if isinstance(given, Refusal):
+            return FedstillError(f"failed: {given.why}")
+        if not isinstance(given, kind):
+            return FedstillError(f"refused: a message of kind {given.kind!r} to a {asked.kind}")
+        theirs = (given.run, given.run_id, given.round, given.client, given.site)
         if theirs != (asked.run, asked.run_id, asked.round, asked.client, site):
             return FedstillError(
-                f"refused: an answer of {found.site!r} to run {found.run!r}, round {found.round + 1}, "
-                f"client {found.client}"
+                f"refused: an answer of {given.site!r} to run {given.run!r}, round {given.round + 1}, "
+                f"client {given.client}"
             )
-        self.roster.remember(site, found.round + 1 if isinstance(found, Work) else 0)
-        return Heard(found, body)
+        self.roster.remember(site, given.round + 1 if isinstance(given, Work) else 0)
+        return Heard(given, body)
 
-    def _reply(self, env: Env, k: int, found: Heard | FedstillError) -> Reply[Any]:
-        if isinstance(found, Heard) and isinstance(found.head, Work):
+    def _reply(self, env: Env, k: int, outcome: Heard | FedstillError) -> Reply[Any]:
+        if isinstance(outcome, Heard) and isinstance(outcome.head, Work):
             try:
-                upload = record.loads(found.body or b"")
+                upload = record.loads(outcome.body or b"")
                 if type(upload) is not self.uploads:
                     raise FedstillError(f"a {type(upload).__name__} instead of a {self.uploads.__name__}")
-                return Reply(k, env.sizes[k], upload, seconds=found.head.seconds)
+                return Reply(k, env.sizes[k], upload, seconds=outcome.head.seconds)
             except FedstillError as error:
-                found = FedstillError(f"refused: {error}")
-        return Reply(k, env.sizes[k], None, error=str(found))
+                outcome = FedstillError(f"refused: {error}")
+        return Reply(k, env.sizes[k], None, error=str(outcome))
 
 
 def written(downs: Mapping[int, Any]) -> Bodies:
@@ -251,33 +278,24 @@ def written(downs: Mapping[int, Any]) -> Bodies:
     return [(record.dumps(downs[ks[0]]), ks) for ks in groups.values()]
 
 
+@dataclass
 class _Sending:
     """The questions of a round on their way, sent again to a site that was started again meanwhile."""
 
-    def __init__(
-        self,
-        post: Post,
-        sites: Sequence[str],
-        nodes: dict[int, int],
-        questions: Mapping[int, Asked],
-        bodies: Bodies,
-        name: str,
-        until: float,
-        group: str,
-        since: dict[int, str],
-    ) -> None:
-        self.post = post
-        self.sites = sites
-        self.nodes = nodes
-        self.questions = questions
-        self.bodies = bodies
-        self.name = name
-        self.until = until
-        self.group = group
-        self.since = since
-        self.returned: set[int] = set()
-        """Nodes that left and came back in this round, and have not said yet who they are."""
-        self.looked = time.monotonic()
+    post: Post
+    sites: Sequence[str]
+    nodes: dict[int, int]
+    """By node, the client that it is."""
+    questions: Mapping[int, RoundQuestion]
+    bodies: Bodies
+    name: str
+    until: float
+    group: str
+    since: dict[int, str]
+    """By node, since when it is there."""
+    returned: set[int] = field(default_factory=set)
+    """Nodes that left and came back in this round, and have not said yet who they are."""
+    looked: float = field(default_factory=time.monotonic)
 
     def all(self) -> None:
         """Send every question."""

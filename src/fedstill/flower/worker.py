@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError
 from fedstill.data.reading import Reading
+from fedstill.experiment.batch import end_with
 from fedstill.flower.policy import Policy
 
 LOOK = 0.1
@@ -46,6 +48,8 @@ class Job:
     device: str = "cpu"
     policy: Policy = field(default_factory=Policy)
     reading: Reading | None = None
+    key: Path | None = None
+    """What this site's keys of secure sums are signed with."""
 
 
 class Worker:
@@ -65,7 +69,11 @@ class Worker:
         process.start()
         theirs.close()
         self.process, self.pipe = process, ours
-        kind, text, _ = self._next(time.monotonic() + STARTS, lambda: False)
+        try:
+            kind, text, _ = self._next(time.monotonic() + STARTS, lambda: False)
+        except TimeoutError:
+            self.stop()
+            raise RunError(f"the site's data were not read within {STARTS:g} s") from None
         if kind == "failed":
             self.stop()
             raise FedstillError(text.decode())
@@ -122,14 +130,16 @@ def _work(pipe: Connection, job: Job) -> None:
     """A worker's life: questions until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # to be told by its parent
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    _hold_down(job)
     from fedstill.flower.site import Site
 
     def report(text: str) -> None:
         _put(pipe, "report", text.encode())
 
     try:
-        site = Site(job.name, job.data, job.state, job.model, job.public, job.device, job.policy, report, job.reading)
+        known = (job.model, job.public, job.device, job.policy, report, job.reading, job.key)
+        site = Site(job.name, job.data, job.state, *known)
     except Exception as error:
         text = str(error) if isinstance(error, FedstillError) else f"{type(error).__name__}: {error}"
         _put(pipe, "failed", text.encode())
@@ -142,6 +152,17 @@ def _work(pipe: Connection, job: Job) -> None:
             _put(pipe, "answer", *site.answer(head, body))
 
 
+def _hold_down(job: Job) -> None:
+    """Let this process have no more memory than the policy allows: a turn that asks for more is refused.
+
+    Devices other than the cpu map far more than they use, so they are left alone.
+    """
+    if job.policy.memory_bytes and job.device == "cpu" and sys.platform == "linux":
+        import resource  # Windows has none
+
+        resource.setrlimit(resource.RLIMIT_DATA, (job.policy.memory_bytes, job.policy.memory_bytes))
+
+
 def _put(pipe: Connection, kind: str, first: bytes, second: bytes | None = None) -> None:
     pipe.send_bytes(json.dumps({"kind": kind, "pieces": 1 if second is None else 2}).encode())
     pipe.send_bytes(first)
@@ -150,12 +171,5 @@ def _put(pipe: Connection, kind: str, first: bytes, second: bytes | None = None)
 
 
 def _take(pipe: Connection) -> Said:
-    said = json.loads(pipe.recv_bytes())
-    return said["kind"], pipe.recv_bytes(), pipe.recv_bytes() if said["pieces"] == 2 else None
-
-
-def _end_with(parent: int) -> None:
-    """Leave as soon as the parent is gone, even in the middle of a turn."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+    header = json.loads(pipe.recv_bytes())
+    return header["kind"], pipe.recv_bytes(), pipe.recv_bytes() if header["pieces"] == 2 else None

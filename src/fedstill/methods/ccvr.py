@@ -1,7 +1,5 @@
-"""CCVR: the classifier's head is trained anew on features drawn from what the clients say of each class.
-
-Luo, Chen, Hu, Zhang, Liang, Feng: No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID
-Data. NeurIPS 2021.
+"""Luo, Chen, Hu, Zhang, Liang, Feng: No Fear of Heterogeneity: Classifier Calibration for Federated Learning with
+Non-IID Data. NeurIPS 2021.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from fedstill.data.samples import Samples
 from fedstill.models.conditional import feature_width
 from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.gather import Update, average
-from fedstill.parts.learner import Learner, minibatches, optimizer_of, weights_of
+from fedstill.parts.learner import Learner, features_of, minibatches, optimizer_of, weights_of
 from fedstill.parts.losses import cross_entropy
 
 
@@ -41,7 +39,10 @@ class Calibrated(Global):
 @methods.register("ccvr")
 @dataclass(frozen=True)
 class CCVR(Averaging):
-    """FedAvg, and beside it, not fed back, w with a head calibrated on virtual features."""
+    """FedAvg, and a copy of its model whose head is trained anew on features drawn from each class's statistics.
+
+    FedAvg, and beside it, not fed back, w with a head calibrated on virtual features.
+    """
 
     paper = "Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning, NeurIPS 2021"
     private_learners = 1
@@ -59,8 +60,7 @@ class CCVR(Averaging):
         module = env.module(down.weights)
         statistics = describe(features_of(module, data.inputs().to(env.device)), data.y.to(env.device), env.classes)
         learner = self.learner(env, module)
-        for x, y in self.batches(env, data, module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return state, Described(learner.weights, *(t.cpu() for t in statistics))
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Any]]) -> Global:
@@ -100,13 +100,6 @@ class CCVR(Averaging):
         """FedAvg's, and `calibrated`: the w of this round's download with its new head."""
         new = {"calibrated": server.calibrated} if isinstance(server, Calibrated) else {}
         return {**super().models(env, server), **new}
-
-
-def features_of(module: Any, images: Tensor, batch: int = 512) -> Tensor:
-    """The module's feature vectors of many images, in evaluation mode and without gradients."""
-    module.eval()
-    with torch.no_grad():
-        return torch.cat([module.features(part) for part in torch.split(images, batch)])
 
 
 def describe(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:

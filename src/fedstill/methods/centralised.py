@@ -1,4 +1,4 @@
-"""Centralised: all training samples in one place. The upper yardstick of a federation: what is left to gain?
+"""Training with all samples in one place: what is left for a federation to gain?
 
 This is no federation: one party holds what all clients hold. The clients' local tests stay those of the split, so AMP,
 FM and WLP can be compared with a federated run's.
@@ -13,7 +13,6 @@ from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.learner import LocalTraining, Memory
-from fedstill.parts.losses import cross_entropy
 
 
 @record
@@ -33,7 +32,7 @@ class OptimizerState:
 @methods.register("centralised")
 @dataclass(frozen=True)
 class Centralised(LocalTraining, Method[Trained, OptimizerState, Broadcast, Trained]):
-    """SGD on cross-entropy over all clients' samples together; no federation."""
+    """All clients' samples are trained on in one place: no federation, but the yardstick above any."""
 
     paper = "none: all data in one place, the yardstick above any federation"
     federated = False
@@ -55,8 +54,7 @@ class Centralised(LocalTraining, Method[Trained, OptimizerState, Broadcast, Trai
     def client(self, env: Env, state: OptimizerState, down: Broadcast, data: Samples) -> tuple[OptimizerState, Trained]:
         """Epochs of SGD from w; `data` are the samples of all clients."""
         learner = self.learner(env, env.module(down.weights)).recall(state.memory)
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return OptimizerState(learner.memory), Trained(learner.weights)
 
     def server(self, env: Env, server: Trained, replies: Sequence[Reply[Trained]]) -> Trained:

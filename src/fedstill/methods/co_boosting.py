@@ -1,6 +1,5 @@
-"""Co-Boosting: one round; hard samples and the ensemble's weights improve each other, then the student.
-
-Dai, Zhang, Li, Liu, Yang, Han: Enhancing One-Shot Federated Learning through Data and Ensemble Co-Boosting. ICLR 2024.
+"""Dai, Zhang, Li, Liu, Yang, Han: Enhancing One-Shot Federated Learning through Data and Ensemble Co-Boosting.
+ICLR 2024.
 """
 
 from collections.abc import Iterator
@@ -13,14 +12,17 @@ from torch.nn.functional import softmax
 from fedstill.core.method import methods
 from fedstill.core.value import setting
 from fedstill.methods.dense import OneShotFederation
-from fedstill.parts.losses import cross_entropy
-from fedstill.parts.one_shot import Ensemble, divergence
+from fedstill.parts.losses import cross_entropy, kl
+from fedstill.parts.one_shot import Ensemble
 
 
 @methods.register("co-boosting")
 @dataclass(frozen=True)
 class CoBoosting(OneShotFederation):
-    """Samples count by their difficulty and are made harder still; the ensemble's weights follow from them."""
+    """One round; hard generated samples and the ensemble's weights improve each other, then the student.
+
+    Samples count by their difficulty and are made harder still; the ensemble's weights follow from them.
+    """
 
     paper = "Dai et al., Enhancing One-Shot Federated Learning through Data and Ensemble Co-Boosting, ICLR 2024"
     lambda_bn: float = setting(0.0, ge=0, doc="weight of the distance from BatchNorm's statistics")
@@ -36,7 +38,7 @@ class CoBoosting(OneShotFederation):
 
     def challenge(self, ensemble: Tensor, student: Tensor) -> Tensor:
         """(6) The divergence on all samples."""
-        return divergence(ensemble, student).mean()
+        return kl(ensemble, student)
 
     def hardened(self, inputs: Tensor, ensemble: Ensemble, stream: torch.Generator) -> Tensor:
         """(8) A step of ε along the sign of the gradient of uᵀ softmax(ensemble), u at random in [−1, 1]."""

@@ -1,7 +1,4 @@
-"""DENSE: one round; the server makes samples from the clients' models alone and distils their ensemble into one.
-
-Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu: DENSE: Data-Free One-Shot Federated Learning. NeurIPS 2022.
-"""
+"""Zhang, Chen, Li, Lyu, Wu, Ding, Shen, Wu: DENSE: Data-Free One-Shot Federated Learning. NeurIPS 2022."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +18,8 @@ from fedstill.parts.conditional_generator import Gallery, hang
 from fedstill.parts.distil import uploads_of
 from fedstill.parts.gather import Everyone, Gather, Update
 from fedstill.parts.learner import LocalTraining
-from fedstill.parts.losses import cross_entropy
-from fedstill.parts.one_shot import Ensemble, OneShot, divergence
+from fedstill.parts.losses import cross_entropy, kl_each
+from fedstill.parts.one_shot import Ensemble, OneShot
 
 
 @record
@@ -65,8 +62,7 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
         """Local epochs, from the student where the network is of its form, else from the client's own last model."""
         begin = down.weights if same_form(down.weights, state.weights) else state.weights
         learner = self.learner(env, env.module(begin, env.client))
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         weights = learner.weights
         return Alone(weights, {}), Update(weights)
 
@@ -76,10 +72,10 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
         if not kept:
             return Student(server.weights, memory, server.shares, server.agreement, server.gallery)
         teachers = [env.module(u.weights, r.client) for r, u in zip(kept, uploads_of(kept), strict=True)]
-        found = self.fuse(env, teachers, env.module(env.initial()))
-        shares = dict(zip([r.client for r in kept], found.shares.tolist(), strict=True))
-        gallery = hang(server.gallery, env.round + 1, env.kind.kept(found.made[: env.classes].cpu()))
-        return Student(found.weights, memory, shares, found.agreement, gallery)
+        fused = self.fuse(env, teachers, env.module(env.initial()))
+        shares = dict(zip([r.client for r in kept], fused.shares.tolist(), strict=True))
+        gallery = hang(server.gallery, env.round + 1, env.kind.kept(fused.made[: env.classes].cpu()))
+        return Student(fused.weights, memory, shares, fused.agreement, gallery)
 
     def template(self, env: Env) -> Update:
         """Weights of the client's architecture."""
@@ -102,7 +98,10 @@ class OneShotFederation(OneShot, LocalTraining, Method[Student, Alone, Broadcast
 @methods.register("dense")
 @dataclass(frozen=True)
 class DENSE(OneShotFederation):
-    """L_gen = CE + λ₁ L_BN + λ₂ L_div, L_div = −KL(ensemble ‖ student) where the two predict different classes."""
+    """One round; the server makes samples from the clients' models alone and distils their ensemble into one.
+
+    L_gen = CE + λ₁ L_BN + λ₂ L_div, L_div = −KL(ensemble ‖ student) where the two predict different classes.
+    """
 
     paper = "Zhang et al., DENSE: Data-Free One-Shot Federated Learning, NeurIPS 2022"
 
@@ -113,7 +112,7 @@ class DENSE(OneShotFederation):
     def challenge(self, ensemble: Tensor, student: Tensor) -> Tensor:
         """−L_div (6): the divergence of samples on the far side of the student's boundary."""
         apart = ensemble.argmax(-1) != student.argmax(-1)
-        return (divergence(ensemble, student) * apart).mean()
+        return (kl_each(ensemble, student) * apart).mean()
 
     def hardened(self, inputs: Tensor, ensemble: Ensemble, stream: torch.Generator) -> Tensor:
         """As they were made."""

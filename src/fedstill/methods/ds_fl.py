@@ -1,6 +1,4 @@
-"""DS-FL: clients agree on soft labels of unlabelled public samples, and the server sharpens what they agree on.
-
-Itahara, Nishio, Koda, Morikura, Yamamoto: Distillation-Based Semi-Supervised Federated Learning for
+"""Itahara, Nishio, Koda, Morikura, Yamamoto: Distillation-Based Semi-Supervised Federated Learning for
 Communication-Efficient Collaborative Training with Non-IID Private Data. IEEE Transactions on Mobile
 Computing 2023 (arXiv 2020).
 """
@@ -33,7 +31,10 @@ class Distilling(Exchange):
 @methods.register("ds-fl")
 @dataclass(frozen=True)
 class DSFL(LogitExchange):
-    """Mean of the clients' soft labels, sharpened (ERA); clients and the server's model learn from it."""
+    """Clients agree on soft labels of unlabelled public samples, and the server sharpens what they agree on.
+
+    Mean of the clients' soft labels, sharpened (ERA); clients and the server's model learn from it.
+    """
 
     paper = "Itahara et al., Distillation-Based Semi-Supervised Federated Learning, IEEE TMC 2023"
     same_classes = True

@@ -1,6 +1,4 @@
-"""FedDF (FedFusion): the server distils the ensemble of the clients' models into the average, on unlabelled samples.
-
-Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020.
+"""Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020.
 `mode = "logits"` is the form FedTKD compares with: no weights travel, every client distils the mean public logits.
 """
 
@@ -17,13 +15,13 @@ from fedstill.core.record import State, record
 from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.logit_fusion import LogitFusion
+from fedstill.parts.adam import Adam
 from fedstill.parts.architectures import SERVER, holder, kinds_of, one_form, titled
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.distil import Lesson, Patience, distil, opinions, uploads_of
 from fedstill.parts.forms import InForms
 from fedstill.parts.gather import Everyone, Gather, Update, average
 from fedstill.parts.learner import Learner, LocalTraining
-from fedstill.parts.losses import cross_entropy
 
 
 @record
@@ -79,8 +77,7 @@ class WeightFusion(Distillation, Method[Fusion, None, Broadcast, Update]):
     def client(self, env: Env, state: None, down: Broadcast, data: Samples) -> tuple[None, Update]:
         """Local epochs from the student."""
         learner = self.learner(env, env.module(down.weights, env.client))
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return None, Update(learner.weights)
 
     def server(self, env: Env, server: Fusion, replies: Sequence[Reply[Update]]) -> Fusion:
@@ -93,7 +90,7 @@ class WeightFusion(Distillation, Method[Fusion, None, Broadcast, Update]):
         for kind in sorted({server.kinds[r.client] for r in kept}):
             averages[kind] = average([r for r in kept if server.kinds[r.client] == kind])
             module = env.module(averages[kind], holder(kind)).train()
-            student = Learner(module, torch.optim.Adam(module.parameters(), lr=self.distill_lr))
+            student = Learner(module, Adam(module.parameters(), self.distill_lr))
             steps[kind] = distil(
                 env, student, lesson, batch=self.distill_batch, epochs=self.distill_steps, steps=self.distill_steps,
                 temperature=self.temperature, patience=Patience(exam, self.patience),
@@ -133,7 +130,10 @@ class WeightFusion(Distillation, Method[Fusion, None, Broadcast, Update]):
 @methods.register("feddf")
 @dataclass(frozen=True)
 class FedDF(Distillation, InForms):
-    """Teacher: the mean of the clients' logits on proxy samples; one student for each architecture."""
+    """The server distils the ensemble of the clients' models into their average, on unlabelled samples.
+
+    Teacher: the mean of the clients' logits on proxy samples; one student for each architecture.
+    """
 
     paper = "Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020"
     needs_public = True

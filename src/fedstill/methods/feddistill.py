@@ -1,6 +1,4 @@
-"""FedDistill: the mean of the clients' logits on a public set teaches every client, beside the labels.
-
-Jiang, Shan, Zhang: Federated Learning Algorithm Based on Knowledge Distillation. ICAICE 2020; as FedTKD describes it
+"""Jiang, Shan, Zhang: Federated Learning Algorithm Based on Knowledge Distillation. ICAICE 2020; as FedTKD describes it
 (no public code exists: the method page says what is our reading).
 """
 
@@ -19,7 +17,10 @@ from fedstill.parts.public_logits import Wisdom
 @methods.register("feddistill")
 @dataclass(frozen=True)
 class FedDistill(LogitExchange):
-    """α CE + (1 − α) KL(global logits ‖ own) on the public set (FedTKD, 15), then CE on the private one."""
+    """The mean of the clients' logits on a public set teaches every client, beside the labels.
+
+    α CE + (1 − α) KL(global logits ‖ own) on the public set (FedTKD, 15), then CE on the private one.
+    """
 
     paper = "Jiang et al., Federated Learning Algorithm Based on Knowledge Distillation, ICAICE 2020"
     alpha: float = setting(0.5, ge=0, le=1, doc="weight of the labels against the teacher (α)")

@@ -1,6 +1,4 @@
-"""FedDistill+: clients share the mean logits of each class, with or without their weights.
-
-Jeong, Oh, Kim, Park, Bennis, Kim: Communication-Efficient On-Device Machine Learning: Federated Distillation and
+"""Jeong, Oh, Kim, Park, Bennis, Kim: Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data. NeurIPS workshop 2018 (mean logits per class); with weights as in
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021.
 """
@@ -113,7 +111,10 @@ class WithWeights(Form):
 @methods.register("feddistill-plus")
 @dataclass(frozen=True)
 class FedDistillPlus(ClassLogits, InForms):
-    """CE plus γ KL to the softmax of the global mean logits of the sample's class."""
+    """Clients share the mean logits of each class, with or without their weights.
+
+    CE plus γ KL to the softmax of the global mean logits of the sample's class.
+    """
 
     paper = "Jeong et al., Federated Distillation and Augmentation under Non-IID Private Data, 2018"
     one_architecture = False  # of each value: whether it shares weights

@@ -1,6 +1,5 @@
-"""FedDyn: every client's loss is bent, round by round, so that all local optima become the global one.
-
-Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization. ICLR 2021.
+"""Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization.
+ICLR 2021.
 """
 
 from dataclasses import dataclass
@@ -16,9 +15,13 @@ from fedstill.parts.losses import cross_entropy
 @methods.register("feddyn")
 @dataclass(frozen=True)
 class FedDyn(Dynamic):
-    """Algorithm 1: min L_k(θ) − ⟨∇L_k(θ_k), θ⟩ + α/2 ‖θ − θ_t‖² on the clients, θ = mean − h/α on the server."""
+    """Every client's loss is corrected, round by round, so that all local optima become the global one.
+
+    Algorithm 1: min L_k(θ) − ⟨∇L_k(θ_k), θ⟩ + α/2 ‖θ − θ_t‖² on the clients, θ = mean − h/α on the server.
+    """
 
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
+    made_for = ("labels differ much from client to client", "few clients are active in a round")
 
     def init_client(self, env: Env) -> Bend:
         """∇L_k = 0."""

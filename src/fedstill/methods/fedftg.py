@@ -1,6 +1,4 @@
-"""FedFTG: the server fine-tunes the average on samples that a generator makes to be hard for it.
-
-Zhang, Shen, Ding, Tao, Duan: Fine-tuning Global Model via Data-Free Knowledge Distillation for Non-IID Federated
+"""Zhang, Shen, Ding, Tao, Duan: Fine-tuning Global Model via Data-Free Knowledge Distillation for Non-IID Federated
 Learning. CVPR 2022.
 """
 
@@ -20,7 +18,7 @@ from fedstill.parts.averaging import Broadcast
 from fedstill.parts.conditional_generator import Gallery, Imagining
 from fedstill.parts.distil import ensemble, soft_kl, uploads_of
 from fedstill.parts.gather import Everyone, Gather, average
-from fedstill.parts.labels import CountedUpdate, class_shares, counts_of, diversity, draw_labels, miscounted
+from fedstill.parts.labels import CountedUpdate, Counting, class_shares, counts_of, diversity, draw_labels
 from fedstill.parts.learner import Learner, LocalTraining, Optimizer, frozen, optimizer_of, weights_of
 from fedstill.parts.losses import cross_entropy
 
@@ -38,8 +36,11 @@ class FineTuned:
 
 @methods.register("fedftg")
 @dataclass(frozen=True)
-class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, CountedUpdate]):
-    """Hard-sample mining, label sampling and class-wise ensemble; clients train as in FedAvg."""
+class FedFTG(LocalTraining, Imagining, Counting, Method[FineTuned, None, Broadcast, CountedUpdate]):
+    """The server fine-tunes the average on samples that a generator makes to be hard for it.
+
+    Hard-sample mining, label sampling and class-wise ensemble; clients train as in FedAvg.
+    """
 
     paper = "Zhang et al., Fine-tuning Global Model via Data-Free Knowledge Distillation for Non-IID FL, CVPR 2022"
     private_learners = 1
@@ -72,8 +73,7 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
     def client(self, env: Env, state: None, down: Broadcast, data: Samples) -> tuple[None, CountedUpdate]:
         """Local epochs from w."""
         learner = self.learner(env, env.module(down.weights))
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return None, CountedUpdate(learner.weights, data.counts(env.classes))
 
     def server(self, env: Env, server: FineTuned, replies: Sequence[Reply[CountedUpdate]]) -> FineTuned:
@@ -121,14 +121,6 @@ class FedFTG(LocalTraining, Imagining, Method[FineTuned, None, Broadcast, Counte
             return (student - teacher.detach()).abs().mean(-1)
         a, b = log_softmax(teacher, -1), log_softmax(student, -1)
         return (a.exp() * (a - b)).sum(-1)
-
-    def template(self, env: Env) -> CountedUpdate:
-        """Weights of the global model's form, a count for each class."""
-        return CountedUpdate(env.form(), torch.zeros(env.classes, dtype=torch.int64))
-
-    def objection(self, env: Env, upload: CountedUpdate) -> str | None:
-        """Counts are not negative."""
-        return miscounted(upload.labels)
 
     def models(self, env: Env, server: FineTuned) -> Mapping[str, State]:
         """`global`, fine-tuned, and `average`, before it."""

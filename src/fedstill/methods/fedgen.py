@@ -1,7 +1,4 @@
-"""FedGen: the server learns a generator of feature vectors, with which clients rehearse what others know.
-
-Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021.
-"""
+"""Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from fedstill.data.samples import Samples
 from fedstill.models.conditional import EmbeddedFeatures, FeatureGenerator, feature_width
 from fedstill.parts.distil import uploads_of
 from fedstill.parts.gather import Gather, Remember, average
-from fedstill.parts.labels import CountedUpdate, class_shares, counts_of, diversity, draw_labels, miscounted
+from fedstill.parts.labels import CountedUpdate, Counting, class_shares, counts_of, diversity, draw_labels
 from fedstill.parts.learner import Learner, LocalTraining, Memory, frozen, optimizer_of
 from fedstill.parts.losses import cross_entropy, kl
 
@@ -44,8 +41,11 @@ class Rehearsal:
 
 @methods.register("fedgen")
 @dataclass(frozen=True)
-class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
-    """FedAvg whose clients also learn from generated features of every class, and agree with them on their own."""
+class FedGen(LocalTraining, Counting, Method[Consensus, None, Rehearsal, CountedUpdate]):
+    """The server learns a generator of feature vectors, with which clients rehearse what others know.
+
+    FedAvg whose clients also learn from generated features of every class, and agree with them on their own.
+    """
 
     paper = "Zhu et al., Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021"
     one_download = True
@@ -135,14 +135,6 @@ class FedGen(LocalTraining, Method[Consensus, None, Rehearsal, CountedUpdate]):
                 loss = loss + (share * cross_entropy(head(features), y, reduction="none")).mean()
             artist.step(loss)
         return Consensus(average(kept), artist.weights, artist.memory, memory)
-
-    def template(self, env: Env) -> CountedUpdate:
-        """Weights of the global model's form, a count for each class."""
-        return CountedUpdate(env.form(), torch.zeros(env.classes, dtype=torch.int64))
-
-    def objection(self, env: Env, upload: CountedUpdate) -> str | None:
-        """Counts are not negative."""
-        return miscounted(upload.labels)
 
     def models(self, env: Env, server: Consensus) -> Mapping[str, State]:
         """`active` (ACA) and, with `Remember`, `overall` (OCA)."""

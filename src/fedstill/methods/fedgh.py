@@ -1,6 +1,5 @@
-"""FedGH: clients with different bodies share one head, which the server trains on the mean features of each class.
-
-Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header. ACM Multimedia 2023.
+"""Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header.
+ACM Multimedia 2023.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,10 @@ class GlobalHead:
 @methods.register("fedgh")
 @dataclass(frozen=True)
 class FedGH(LocalTraining, Method[GlobalHead, Alone, GlobalHead, Prototypes]):
-    """Local training with the global head in place; class-mean features go up and train it."""
+    """Clients with different networks share one head, which the server trains on the mean features of each class.
+
+    Local training with the global head in place; class-mean features go up and train it.
+    """
 
     paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023"
     one_architecture = False
@@ -57,8 +59,7 @@ class FedGH(LocalTraining, Method[GlobalHead, Alone, GlobalHead, Prototypes]):
         """E epochs of SGD from the own body and the global head; then the mean features of each class."""
         module = with_head(env, state.weights, down.head, env.client)
         learner = self.learner(env, module).recall(state.memory)
-        for x, y in self.batches(env, data, module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return Alone(learner.weights, learner.memory), described(env, module, data)
 
     def server(self, env: Env, server: GlobalHead, replies: Sequence[Reply[Prototypes]]) -> GlobalHead:

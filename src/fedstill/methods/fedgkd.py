@@ -1,6 +1,4 @@
-"""FedGKD: the mean of the last global models teaches every client on its own data.
-
-Yao, Pan, Dai, Wan, Ding, Yu, Jin, Xu, Sun: FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge
+"""Yao, Pan, Dai, Wan, Ding, Yu, Jin, Xu, Sun: FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge
 Distillation. IEEE Transactions on Computers 2024.
 """
 
@@ -15,7 +13,7 @@ from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Global
-from fedstill.parts.gather import Update, average, mean
+from fedstill.parts.gather import Update, average, caught_up, mean
 from fedstill.parts.learner import frozen
 from fedstill.parts.losses import cross_entropy, kl
 
@@ -39,12 +37,17 @@ class Lesson:
 @methods.register("fedgkd")
 @dataclass(frozen=True)
 class FedGKD(Averaging):
-    """CE + γ/2 KL(teacher ‖ student) on local data, from the second round; γ = 0 is FedAvg."""
+    """The mean of the last global models teaches every client on its own data.
+
+    CE + γ/2 KL(teacher ‖ student) on local data, from the second round; γ = 0 is FedAvg.
+    """
 
     paper = "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, 2024"
+    made_for = ("labels differ much from client to client",)
     private_learners = 1
     server_sums = "samples"
     one_download = True
+    late_replies = True
     gamma: float = setting(0.2, ge=0, doc="weight of the distillation (γ)")
     buffer: int = setting(5, ge=1, doc="how many global models teach")
 
@@ -79,5 +82,5 @@ class FedGKD(Averaging):
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return Recent(server.weights, memory, server.buffer)
-        weights = average(kept)
+        weights = average(caught_up(kept, server.weights))
         return Recent(weights, memory, (*server.buffer, weights)[-self.buffer :])

@@ -1,7 +1,4 @@
-"""FedHe: clients with different networks share the mean logits of each class; no public data, no weights.
-
-Chan, Ngai: FedHe: Heterogeneous Models and Communication-Efficient Federated Learning. MSN 2021.
-"""
+"""Chan, Ngai: FedHe: Heterogeneous Models and Communication-Efficient Federated Learning. MSN 2021."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,9 +42,13 @@ def fused(before: ClassWisdom, uploads: Sequence[MeanLogits]) -> ClassWisdom:
 @methods.register("fedhe")
 @dataclass(frozen=True)
 class FedHe(LocalTraining, Method[ClassWisdom, Private, ClassWisdom, MeanLogits]):
-    """CE + α MSE to the global mean logits of the sample's class."""
+    """Clients with different networks share the mean logits of each class; no public data, no weights.
+
+    CE + α MSE to the global mean logits of the sample's class.
+    """
 
     paper = "Chan and Ngai, FedHe: Heterogeneous Models and Communication-Efficient Federated Learning, MSN 2021"
+    made_for = ("clients may have different networks",)
     private_learners = 1
     one_architecture = False
     one_download = True

@@ -1,6 +1,4 @@
-"""FedHKD: beside their weights clients share, for each class, mean features and mean soft predictions.
-
-Chen, Wang, Vikalo: The Best of Both Worlds: Accurate Global and Personalized Models through Federated Learning with
+"""Chen, Wang, Vikalo: The Best of Both Worlds: Accurate Global and Personalized Models through Federated Learning with
 Data-Free Hyper-Knowledge Distillation. ICLR 2023.
 """
 
@@ -20,6 +18,7 @@ from fedstill.parts.averaging import Averaging, Broadcast, Global
 from fedstill.parts.class_knowledge import by_class, class_means, common_width
 from fedstill.parts.gather import Update, average
 from fedstill.parts.labels import miscounted
+from fedstill.parts.learner import features_of
 from fedstill.parts.losses import cross_entropy
 
 
@@ -60,7 +59,10 @@ class Kept:
 @methods.register("fedhkd")
 @dataclass(frozen=True)
 class FedHKD(Averaging):
-    """CE + λ ‖σ(head(H_c)/T) − Q_c‖ + γ ‖features(x) − H_y‖; λ = γ = 0 is FedAvg."""
+    """Beside their weights clients share, for each class, mean features and mean soft predictions.
+
+    CE + λ ‖σ(head(H_c)/T) − Q_c‖ + γ ‖features(x) − H_y‖; λ = γ = 0 is FedAvg.
+    """
 
     paper = "Chen, Wang, Vikalo, The Best of Both Worlds: Data-Free Hyper-Knowledge Distillation, ICLR 2023"
     one_download = True
@@ -99,12 +101,10 @@ class FedHKD(Averaging):
             loss = loss + self.gamma * (length(own - features[y]) * known[y]).mean()
         return loss
 
-    def described(self, env: Env, module: Any, data: Samples, batch: int = 512) -> tuple[Tensor, Tensor, Tensor]:
+    def described(self, env: Env, module: Any, data: Samples) -> tuple[Tensor, Tensor, Tensor]:
         """Mean features, mean soft predictions and number of samples of each class, in evaluation mode."""
-        module.eval()
+        features = features_of(module, data.inputs().to(env.device))
         with torch.no_grad():
-            parts = torch.split(data.inputs().to(env.device), batch)
-            features = torch.cat([module.features(part) for part in parts])
             soft = softmax(module.head(features) / self.temperature, -1)
         y = data.y.to(env.device)
         means, counts = class_means(features, y, env.classes)

@@ -1,6 +1,4 @@
-"""FedKD: a large private mentor and a small shared mentee teach each other; the mentee's update travels by few factors.
-
-Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation. Nature
+"""Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation. Nature
 Communications 2022.
 """
 
@@ -45,7 +43,10 @@ class Mentor:
 @methods.register("fedkd")
 @dataclass(frozen=True)
 class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
-    """Adaptive mutual distillation: the surer both models are of the labels, the more they learn from each other."""
+    """A large private model and a small shared one teach each other; the small one's update travels compressed.
+
+    Adaptive mutual distillation: the surer both models are of the labels, the more they learn from each other.
+    """
 
     paper = (
         "Wu et al., Communication-Efficient Federated Learning via Knowledge Distillation, Nature Communications 2022"
@@ -112,12 +113,12 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
         changes = [restored(r.upload.factors, server.weights) for r in replies]
         step = mean(changes, [float(r.samples) for r in replies])
         whole = len(replies) * sum(tensor.numel() for tensor in server.weights.values())
-        sent = sum(numbers(r.upload.factors) for r in replies) / whole
+        share_sent = sum(numbers(r.upload.factors) for r in replies) / whole
         if not self.both_ways:
-            return Mentee(added(server.weights, step), sent)
-        told, energy = [r.client for r in replies], self.energy(env)
-        trail, weights = stepped_on(server.trail, server.weights, step, energy, told)
-        return Mentee(weights, sent, trail)
+            return Mentee(added(server.weights, step), share_sent)
+        who, energy = [r.client for r in replies], self.energy(env)
+        trail, weights = stepped_on(server.trail, server.weights, step, energy, who)
+        return Mentee(weights, share_sent, trail)
 
     def template(self, env: Env) -> LowRank:
         """Factors of the mentee's tensors; how many there are is the client's affair (see `objection`)."""

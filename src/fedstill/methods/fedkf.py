@@ -1,6 +1,4 @@
-"""FedKF: every client's last model counts in the teacher, and each client distils it without data.
-
-Zhou, Lei, Yang, Shi, Zhang, Shi: Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge
+"""Zhou, Lei, Yang, Shi, Zhang, Shi: Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge
 Fusion Approach. IEEE Internet of Things Journal.
 Equation numbers are the paper's; the method page lists every choice and deviation.
 """
@@ -121,8 +119,12 @@ class KnowledgeFusion(Imagining, Averaging):
 @methods.register("fedkf")
 @dataclass(frozen=True)
 class FedKF(KnowledgeFusion):
-    """The overall-clients aggregate ŵ teaches; w and ŵ go down."""
+    """Every client's last model counts in the teacher, and each client distils it on samples that it generates.
 
+    The overall-clients aggregate ŵ teaches; w and ŵ go down.
+    """
+
+    made_for = ("labels differ much from client to client", "few clients are active in a round")
     one_download = True
 
     def download(self, env: Env, server: Global) -> Teaching:
@@ -133,8 +135,9 @@ class FedKF(KnowledgeFusion):
 @methods.register("fedkf-minus")
 @dataclass(frozen=True)
 class FedKFMinus(KnowledgeFusion):
-    """The active model w teaches: no extra download."""
+    """FedKF whose teacher is the active clients' average itself: no extra download."""
 
+    made_for = ("few clients are active in a round",)
     one_download = True
 
     def download(self, env: Env, server: Global) -> Teaching:

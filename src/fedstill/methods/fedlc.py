@@ -1,6 +1,5 @@
-"""FedLC: FedAvg whose clients calibrate their logits by how often they see each class.
-
-Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated Learning with Label Distribution Skew via Logits Calibration. ICML 2022.
+"""Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated Learning with Label Distribution Skew via Logits Calibration.
+ICML 2022.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,10 @@ from fedstill.parts.gather import Update
 @methods.register("fedlc")
 @dataclass(frozen=True)
 class FedLC(Averaging):
-    """Cross-entropy of logits − τ n_c^(−1/4), n_c the client's samples of class c; τ = 0 is FedAvg."""
+    """FedAvg whose clients calibrate their logits by how often they see each class.
+
+    Cross-entropy of logits − τ n_c^(−1/4), n_c the client's samples of class c; τ = 0 is FedAvg.
+    """
 
     paper = "Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, ICML 2022"
     server_sums = "samples"

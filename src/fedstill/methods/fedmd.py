@@ -1,6 +1,5 @@
-"""FedMD: clients with different networks agree, round by round, on the logits of public samples.
-
-Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS workshop on federated learning 2019.
+"""Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation.
+NeurIPS workshop on federated learning 2019.
 """
 
 from dataclasses import dataclass
@@ -19,9 +18,13 @@ from fedstill.parts.public_logits import Wisdom
 @methods.register("fedmd")
 @dataclass(frozen=True)
 class FedMD(LogitExchange):
-    """Algorithm 1: communicate, aggregate (the mean), digest (match it), revisit (private samples)."""
+    """Clients with different networks agree, round by round, on the logits of public samples.
+
+    Algorithm 1: communicate, aggregate (the mean), digest (match it), revisit (private samples).
+    """
 
     paper = "Li and Wang, FedMD: Heterogenous Federated Learning via Model Distillation, NeurIPS workshop 2019"
+    made_for = ("clients may have different networks",)
     pretrain: int = setting(
         1, ge=0, doc="epochs on the labelled public set before a client's first turn (0: no labels needed)"
     )

@@ -1,7 +1,5 @@
-"""FedMGDA+: a step that is good for every client, as far as there is one.
-
-Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-objective Optimization. IEEE Transactions on Network Science
-and Engineering, 2022.
+"""Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-objective Optimization. IEEE Transactions on Network
+Science and Engineering, 2022.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +29,10 @@ class Pareto(Global):
 @methods.register("fedmgda-plus")
 @dataclass(frozen=True)
 class FedMGDAPlus(FedAvg):
-    """FedAvg's clients; w ← w − η Σ λ_k g_k, g_k of length 1, λ near n_k/Σn such that the sum is shortest."""
+    """A step that is good for every client, as far as there is one.
+
+    FedAvg's clients; w ← w − η Σ λ_k g_k, g_k of length 1, λ near n_k/Σn such that the sum is shortest.
+    """
 
     paper = "Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022"
     epsilon: float = setting(0.1, ge=0, le=1, doc="how far λ may be from the clients' shares of samples (ε)")
@@ -77,7 +78,7 @@ def fairest(products: NDArray[np.float64], usual: NDArray[np.float64], epsilon: 
     [0.6, 0.4]
     """
     bounds = list(zip((usual - epsilon).clip(0), (usual + epsilon).clip(max=1), strict=True))
-    found = minimize(
+    solution = minimize(
         lambda share: float(share @ products @ share),
         usual,
         jac=lambda share: 2 * products @ share,
@@ -86,6 +87,6 @@ def fairest(products: NDArray[np.float64], usual: NDArray[np.float64], epsilon: 
         method="SLSQP",
         options={"ftol": 1e-12},
     )
-    shares: NDArray[np.float64] = found.x.clip(0)
+    shares: NDArray[np.float64] = solution.x.clip(0)
     shares /= shares.sum()
     return shares

@@ -1,6 +1,4 @@
-"""FedNova: a client that took more local steps does not pull the average further for it.
-
-Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+"""Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
 NeurIPS 2020.
 """
 
@@ -13,9 +11,8 @@ from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, carries, record
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.gather import Update, stepped
+from fedstill.parts.gather import Update, caught_up, stepped
 from fedstill.parts.learner import parameter_names
-from fedstill.parts.losses import cross_entropy
 
 
 @record
@@ -25,16 +22,24 @@ class Walked(Update):
     steps: int = carries(Carries.STEPS)
 
 
+MOST = 20
+"""Times the steps of the samples that a client counts for: a site that is held down trains on more than those."""
+
+
 @methods.register("fednova")
 @dataclass(frozen=True)
 class FedNova(Averaging):
-    """Normalised averaging: w ← w + τ_eff Σ_k p_k (w_k − w)/‖a_k‖₁, p_k = n_k/Σn, τ_eff = Σ_k p_k ‖a_k‖₁."""
+    """A client that took more local steps does not pull the average further for it.
+
+    Normalised averaging: w ← w + τ_eff Σ_k p_k (w_k − w)/‖a_k‖₁, p_k = n_k/Σn, τ_eff = Σ_k p_k ‖a_k‖₁.
+    """
 
     paper = (
         "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, "
         "NeurIPS 2020"
     )
     private_learners = 1
+    late_replies = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,10 +49,7 @@ class FedNova(Averaging):
     def client(self, env: Env, state: Any, down: Broadcast, data: Samples) -> tuple[Any, Walked]:
         """E epochs of SGD from w, counted in steps."""
         learner = self.learner(env, env.module(down.weights))
-        steps = 0
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
-            steps += 1
+        steps = self.train(env, learner, data)
         return state, Walked(learner.weights, steps)
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Any]]) -> Global:
@@ -57,7 +59,7 @@ class FedNova(Averaging):
             return Global(server.weights, memory)
         counts = [r.samples for r in kept]
         shares = normalised_shares(counts, [path_length(r.upload.steps, self.momentum) for r in kept])
-        towards = [r.upload.weights for r in kept]
+        towards = [r.upload.weights for r in caught_up(kept, server.weights)]
         return Global(stepped(server.weights, towards, shares, parameter_names(env), counts), memory)
 
     def template(self, env: Env) -> Walked:
@@ -65,9 +67,13 @@ class FedNova(Averaging):
         return Walked(env.form(), 0)
 
     def objection(self, env: Env, upload: Update) -> str | None:
-        """Steps are not negative."""
+        """Steps are not negative, nor far more than the client's samples have: τ_eff, which moves all, grows so."""
         steps = upload.steps if isinstance(upload, Walked) else 0
-        return None if steps >= 0 else f"steps = {steps}: must be ≥ 0"
+        if steps < 0:
+            return f"steps = {steps}: must be ≥ 0"
+        samples = env.sizes[env.client or 0]
+        usual = self.steps(samples)
+        return None if steps <= MOST * usual else f"steps = {steps}: its {samples} samples have {usual}"
 
 
 def path_length(steps: int, momentum: float) -> float:

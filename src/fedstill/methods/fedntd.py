@@ -1,6 +1,4 @@
-"""FedNTD: a client keeps what the received model knows of the classes that a sample does not belong to.
-
-Lee, Jeong, Shin, Bae, Yun: Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.
+"""Lee, Jeong, Shin, Bae, Yun: Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.
 NeurIPS 2022.
 """
 
@@ -22,7 +20,10 @@ from fedstill.parts.not_true import not_true_kl
 @methods.register("fedntd")
 @dataclass(frozen=True)
 class FedNTD(Averaging):
-    """CE + β KL over the not-true classes, the received model teaching; β = 0 is FedAvg."""
+    """A client keeps what the received model knows of the classes that a sample does not belong to.
+
+    CE + β KL over the not-true classes, the received model teaching; β = 0 is FedAvg.
+    """
 
     paper = "Lee et al., Preservation of the Global Knowledge by Not-True Distillation in FL, NeurIPS 2022"
     private_learners = 1

@@ -1,13 +1,11 @@
-"""FedProto: clients with different networks share the mean feature vector of each class, and stay near the global one.
-
-Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients. AAAI 2022.
+"""Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients.
+AAAI 2022.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fedstill.core.errors import UsageError
@@ -26,7 +24,7 @@ from fedstill.parts.class_knowledge import (
     prototype_gap,
     shortened,
 )
-from fedstill.parts.learner import Learner, LocalTraining, Memory
+from fedstill.parts.learner import Learner, LocalTraining, Memory, features_of
 from fedstill.parts.losses import cross_entropy
 
 
@@ -79,18 +77,22 @@ class PrototypeExchange(LocalTraining, Method[Any, Personal, GlobalPrototypes, P
         """The client's model, its head replaced where the nearest prototype predicts."""
         if self.predict == "head":
             return state.weights
-        found = nearest_prototype(env.module(state.weights, env.client), state.prototypes)
-        if found is None:
+        classifier = nearest_prototype(env.module(state.weights, env.client), state.prototypes)
+        if classifier is None:
             raise UsageError("predict = prototypes: client models must end in a single linear layer; use predict=head")
-        return found
+        return classifier
 
 
 @methods.register("fedproto")
 @dataclass(frozen=True)
 class FedProto(PrototypeExchange):
-    """Algorithm 1: local prototypes up, their mean per class down."""
+    """Clients with different networks share the mean features of each class, and stay near the global ones.
+
+    Algorithm 1: local prototypes up, their mean per class down.
+    """
 
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
+    made_for = ("clients may have different networks",)
     one_download = True
 
     def init_server(self, env: Env) -> GlobalPrototypes:
@@ -111,11 +113,8 @@ class FedProto(PrototypeExchange):
         return {"known_classes": int(server.known.sum())}
 
 
-def described(env: Env, module: Any, data: Samples, batch: int = 512) -> Prototypes:
+def described(env: Env, module: Any, data: Samples) -> Prototypes:
     """A client's prototypes: the mean features of each of its classes, in evaluation mode."""
-    module.eval()
-    images = data.inputs().to(env.device)
-    with torch.no_grad():
-        features = torch.cat([module.features(part) for part in torch.split(images, batch)])
+    features = features_of(module, data.inputs().to(env.device))
     means, counts = class_means(shortened(features, common_width(env)), data.y.to(env.device), env.classes)
     return Prototypes(means.cpu(), (counts > 0).cpu())

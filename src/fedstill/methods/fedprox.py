@@ -1,7 +1,4 @@
-"""FedProx: FedAvg with a leash, μ/2 ‖w − w_t‖², that keeps local models near the global one.
-
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
-"""
+"""Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +16,13 @@ from fedstill.parts.losses import cross_entropy
 @methods.register("fedprox")
 @dataclass(frozen=True)
 class FedProx(Averaging):
-    """Cross-entropy plus μ/2 ‖w − w_t‖²; μ = 0 is FedAvg."""
+    """FedAvg with a penalty that keeps local models near the global one.
+
+    Cross-entropy plus μ/2 ‖w − w_t‖²; μ = 0 is FedAvg.
+    """
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+    made_for = ("clients are much alike",)
     private_learners = 1
     server_sums = "samples"
     mu: float = setting(0.001, ge=0, doc="strength of the proximal term (μ)")

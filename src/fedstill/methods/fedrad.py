@@ -1,6 +1,4 @@
-"""FedRAD: a local model that stays and a copy of the global one teach each other, sample by sample and pair by pair.
-
-Tang, Ding, Hu, Guo, Shen, Ma, Jiang: FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation.
+"""Tang, Ding, Hu, Guo, Shen, Ma, Jiang: FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation.
 Sensors 2023.
 Equation numbers are the paper's; the method page lists every choice and deviation.
 """
@@ -17,7 +15,7 @@ from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.parts.averaging import Averaging, Broadcast, Global
-from fedstill.parts.gather import Everyone, Gather, Update, average, mean
+from fedstill.parts.gather import Everyone, Gather, Update, average, caught_up, mean
 from fedstill.parts.learner import Memory
 from fedstill.parts.losses import cross_entropy, decaying, entropy_weight, kl, relation_gap, relations
 
@@ -34,11 +32,16 @@ class Local:
 @methods.register("fedrad")
 @dataclass(frozen=True)
 class FedRAD(Averaging):
-    """Algorithm 1: w_g goes down (line 6), both models are trained together, the trained copy of w_g comes up."""
+    """A local model that stays and a copy of the global one teach each other, by samples and by pairs of samples.
+
+    Algorithm 1: w_g goes down (line 6), both models are trained together, the trained copy of w_g comes up.
+    """
 
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
+    made_for = ("labels differ much from client to client", "few clients are active in a round")
     private_learners = 2
     server_sums = "plain"
+    late_replies = True
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
     lr_decay: float = setting(0.98, gt=0, le=1, doc="factor on the learning rate after every round")
@@ -116,6 +119,7 @@ class FedRAD(Averaging):
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
             return Global(server.weights, memory)
+        kept = caught_up(kept, server.weights)
         plain_mean = self.weighting == "mean"
         return Global(mean([r.upload.weights for r in kept if r.upload]) if plain_mean else average(kept), memory)
 

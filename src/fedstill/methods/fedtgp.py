@@ -1,6 +1,4 @@
-"""FedTGP: FedProto whose global prototypes are trained on the server, to stay apart by an adaptive margin.
-
-Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
+"""Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning. AAAI 2024.
 """
 
@@ -47,9 +45,13 @@ class PrototypeNetwork(nn.Module):
 @methods.register("fedtgp")
 @dataclass(frozen=True)
 class FedTGP(PrototypeExchange):
-    """Clients as in FedProto; the server trains prototypes by contrast with a margin δ = min(gap of classes, τ)."""
+    """FedProto whose global prototypes are trained on the server, to stay apart by an adaptive margin.
+
+    Clients as in FedProto; the server trains prototypes by contrast with a margin δ = min(gap of classes, τ).
+    """
 
     paper = "Zhang et al., FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning, 2024"
+    made_for = ("clients may have different networks",)
     one_download = True
     tau: float = setting(100.0, gt=0, doc="largest margin (τ)")
     server_epochs: int = setting(100, ge=1, doc="passes over the round's prototypes (S)")

@@ -1,6 +1,4 @@
-"""FedTKD: clients with different networks exchange logits only; trusted knowledge is fused and distilled.
-
-Chen, Zhang, Dong, Zhao, Zeng, Qiao, Zhu, Tan: FedTKD: A Trustworthy Heterogeneous Federated Learning Based on
+"""Chen, Zhang, Dong, Zhao, Zeng, Qiao, Zhu, Tan: FedTKD: A Trustworthy Heterogeneous Federated Learning Based on
 Adaptive Knowledge Distillation. Entropy 2024.
 Equation numbers are the paper's; the method page lists every choice.
 """
@@ -25,11 +23,15 @@ from fedstill.parts.trust import Identify, class_weights, fuse, fusion_weights
 @methods.register("fedtkd")
 @dataclass(frozen=True)
 class FedTKD(LogitExchange):
-    """Algorithm 4: identify, fuse, weigh on the server; distil on public data, train on private data on the client."""
+    """Clients with different networks exchange logits only; what trusted clients know is fused and distilled.
+
+    Algorithm 4: identify, fuse, weigh on the server; distil on public data, train on private data on the client.
+    """
 
     paper = (
         "Chen et al., FedTKD: A Trustworthy Heterogeneous Federated Learning Based on Adaptive Knowledge Distillation"
     )
+    made_for = ("clients may have different networks",)
     same_classes = True
     temperature: float = setting(3.0, gt=0, doc="T of the teacher's softmax (10, 20)")
     student_T: float = setting(1.0, gt=0, doc="temperature of the student in the distillation loss")  # noqa: N815

@@ -1,7 +1,4 @@
-"""FML: a private model of the client's own form and a copy of the global one teach each other; only the copy travels.
-
-Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv 2006.16765, 2020.
-"""
+"""Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv 2006.16765, 2020."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +27,13 @@ class Pupil:
 @methods.register("fml")
 @dataclass(frozen=True)
 class FML(Averaging):
-    """α CE + (1 − α) KL(meme ‖ local) for the local model, β CE + (1 − β) KL(local ‖ meme) for the meme model."""
+    """A private model and a copy of the global one teach each other; only the copy travels.
+
+    α CE + (1 − α) KL(meme ‖ local) for the local model, β CE + (1 − β) KL(local ‖ meme) for the meme model.
+    """
 
     paper = "Shen et al., Federated Mutual Learning, 2020"
+    made_for = ("clients may have different networks",)
     private_learners = 2
     server_sums = "samples"
     one_architecture = False

@@ -1,6 +1,4 @@
-"""LG-FedAvg: every client keeps a body of its own; only the head travels and is averaged.
-
-Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning with
+"""Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning with
 Local and Global Representations. NeurIPS workshop 2019, arXiv 2001.01523.
 """
 
@@ -18,13 +16,12 @@ from fedstill.parts.averaging import Broadcast, Global
 from fedstill.parts.gather import Chain, Everyone, Gather, Remember, Update, average
 from fedstill.parts.heads import head_of, initial_head, same_heads, with_head
 from fedstill.parts.learner import LocalTraining, weights_of
-from fedstill.parts.losses import cross_entropy
 
 
 @methods.register("lg-fedavg")
 @dataclass(frozen=True)
 class LGFedAvg(LocalTraining, Method[Global, Alone, Broadcast, Update]):
-    """Body and head train together on the client; the head goes up, the average of all heads comes down."""
+    """Every client keeps a body of its own; only the head travels and is averaged."""
 
     paper = "Liang et al., Think Locally, Act Globally: FL with Local and Global Representations, 2020"
     private_learners = 1
@@ -57,8 +54,7 @@ class LGFedAvg(LocalTraining, Method[Global, Alone, Broadcast, Update]):
         """E epochs of SGD from the own body and the global head."""
         module = with_head(env, state.weights, down.weights, env.client)
         learner = self.learner(env, module).recall(state.memory)
-        for x, y in self.batches(env, data, module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return Alone(learner.weights, learner.memory), Update(weights_of(module.head))
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:

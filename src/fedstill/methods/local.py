@@ -1,4 +1,4 @@
-"""Local: every client trains alone. The lower yardstick of a federation: is it worth taking part?"""
+"""Training without a federation: is it worth taking part in one?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.data.samples import Samples
 from fedstill.parts.learner import LocalTraining, Memory
-from fedstill.parts.losses import cross_entropy
 
 
 @record
@@ -44,7 +43,7 @@ class Alone:
 @methods.register("local")
 @dataclass(frozen=True)
 class Local(LocalTraining, Method[Tally, Alone, Nothing, Steps]):
-    """Local epochs of SGD on cross-entropy, from the client's own last model; nothing is shared."""
+    """Every client trains alone, from its own last model; nothing is shared. The yardstick below any federation."""
 
     paper = "none: every client alone, the yardstick below any federation"
     one_architecture = False
@@ -65,10 +64,7 @@ class Local(LocalTraining, Method[Tally, Alone, Nothing, Steps]):
     def client(self, env: Env, state: Alone, down: Nothing, data: Samples) -> tuple[Alone, Steps]:
         """E epochs of SGD; model and optimiser go on where they stopped."""
         learner = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
-        steps = 0
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
-            steps += 1
+        steps = self.train(env, learner, data)
         return Alone(learner.weights, learner.memory), Steps(torch.tensor(float(steps)))
 
     def server(self, env: Env, server: Tally, replies: Sequence[Reply[Steps]]) -> Tally:

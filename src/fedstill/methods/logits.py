@@ -52,7 +52,7 @@ class LogitExchange(LocalTraining, Method[Exchange, Private, Wisdom, PublicLogit
         return logits.mean(0), None, {"fuse": time.perf_counter() - began}
 
     def rows(self, env: Env) -> Tensor:
-        """The public samples that the global logits of this round speak of."""
+        """The public samples that the global logits of this round were made on."""
         return torch.arange(len(env.public))
 
     def init_server(self, env: Env) -> Exchange:

@@ -1,7 +1,4 @@
-"""MOON: a client's features are to resemble the global model's more than those of its own last model.
-
-Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.
-"""
+"""Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +27,13 @@ class Previous:
 @methods.register("moon")
 @dataclass(frozen=True)
 class Moon(Averaging):
-    """CE + μ ℓ_con (5), on features of the local, the global and the previous local model; μ = 0 is FedAvg."""
+    """A client's features are to resemble the global model's more than those of its own last model.
+
+    CE + μ ℓ_con (5), on features of the local, the global and the previous local model; μ = 0 is FedAvg.
+    """
 
     paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
+    made_for = ("labels differ much from client to client",)
     private_learners = 1
     server_sums = "samples"
     tau: float = setting(0.5, gt=0, doc="temperature of the similarities (τ)")

@@ -1,7 +1,4 @@
-"""q-FFL: clients with a high loss count more, so that accuracies become more even.
-
-Li, Sanjabi, Beirami, Smith: Fair Resource Allocation in Federated Learning. ICLR 2020 (q-FedAvg).
-"""
+"""Li, Sanjabi, Beirami, Smith: Fair Resource Allocation in Federated Learning. ICLR 2020 (q-FedAvg)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,7 +27,10 @@ class Assessed(Update):
 @methods.register("q-ffl")
 @dataclass(frozen=True)
 class QFFL(Averaging):
-    """q-FedAvg: w ← w − ΣΔ_k / Σh_k; q = 0 is the plain mean of the clients' weights."""
+    """Clients with a high loss count more, so that accuracies become more even.
+
+    q-FedAvg: w ← w − ΣΔ_k / Σh_k; q = 0 is the plain mean of the clients' weights.
+    """
 
     paper = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020"
     private_learners = 1
@@ -40,8 +40,7 @@ class QFFL(Averaging):
         """F_k(w), then E epochs of SGD from w."""
         learner = self.learner(env, env.module(down.weights))
         loss = cross_entropy(predict(learner.module, data.inputs().to(env.device)), data.y.to(env.device))
-        for x, y in self.batches(env, data, learner.module):
-            learner.step(cross_entropy(learner(x), y))
+        self.train(env, learner, data)
         return state, Assessed(learner.weights, loss.cpu())
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Any]]) -> Global:

@@ -1,6 +1,4 @@
-"""SCAFFOLD: control variates take the drift out of every local step.
-
-Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+"""Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
 ICML 2020.
 """
 
@@ -56,9 +54,13 @@ class Control:
 @methods.register("scaffold")
 @dataclass(frozen=True)
 class Scaffold(LocalTraining, Method[Course, Control, Heading, Steered]):
-    """Algorithm 1 with option II; steps along g − c_i + c, so the drift of c_i's gradients cancels."""
+    """Control variates take the drift out of every local step.
+
+    Algorithm 1 with option II; steps along g − c_i + c, so the drift of c_i's gradients cancels.
+    """
 
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
+    made_for = ("labels differ much from client to client",)
     private_learners = 1
     server_sums = "plain"
     one_download = True

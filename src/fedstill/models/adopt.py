@@ -144,6 +144,7 @@ class Adopted(Classifier):
         shared = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
         self.__dict__.update({name: own.__dict__[name] for name in shared}, _own=own, **declared)
         parts = {**own._parameters, **own._buffers, **own._modules}
+        # A part whose name is one of ours (`features`, `logits` …) is hidden by it: then all stand one level down.
         if any(getattr(self, name) is not part for name, part in parts.items()):
             fresh = nn.Module()
             fresh.add_module("own", own)
@@ -204,6 +205,10 @@ class Tapped(Adopted):
         assert logits is not None, "the trial saw logits"
         return logits
 
+    def chain(self) -> tuple[nn.Module, ...]:
+        """The user's own module, where it ends in logits."""
+        return (self._own,) if self._direct else ()
+
     def _ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ends: list[tuple[Tensor, Tensor]] = []
         handle = self.head.register_forward_hook(lambda _, inputs, output: ends.append((inputs[0], output)))
@@ -231,6 +236,7 @@ class Opaque(Adopted):
         return logits
 
     def __getattr__(self, name: str) -> Any:
+        """Torch finds parts of a module here; whoever asks for a head or its width is told that there is none."""
         if name in ("head", "width") and name not in self._modules:
             return self.features(torch.empty(0))
         return super().__getattr__(name)

@@ -47,8 +47,8 @@ def build_model(spec: Spec, kind: Kind | Shape, classes: int) -> Classifier:
         return adopt(copy.deepcopy(spec), kind, classes, type(spec).__qualname__)
     title = spec.__qualname__ if isinstance(spec, type | FunctionType) else repr(spec)
     if isinstance(spec, str) and ":" not in spec:
-        model: Classifier = _called(models[spec], kind, classes, title)
-        return model
+        module = _called(models[spec], kind, classes, title)
+        return module if isinstance(module, Classifier) else adopt(module, kind, classes, title)
     factory = import_named("model", spec) if isinstance(spec, str) else spec
     if not callable(factory):
         raise UsageError(f"model = {title}: must be a name, 'package.module:factory', a class, a function or a module")

@@ -53,8 +53,8 @@ class LabelledGenerator(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
         """Samples of the noise z for the labels y."""
-        told = torch.cat([z, one_hot(y, self.classes).to(z.dtype)], 1) if self.classes else z
-        samples: Tensor = self.image(told)
+        labelled = torch.cat([z, one_hot(y, self.classes).to(z.dtype)], 1) if self.classes else z
+        samples: Tensor = self.image(labelled)
         return samples
 
 

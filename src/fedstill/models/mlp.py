@@ -18,3 +18,7 @@ class MLP(Network):
     def layers(self, shape: Shape, classes: int) -> tuple[nn.Module, nn.Module]:
         """Flatten, 64 with ReLU; then the classes."""
         return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 64), nn.ReLU()), nn.Linear(64, classes)
+
+    def chain(self) -> tuple[nn.Module, ...]:
+        """The body, then the head."""
+        return self.body, self.head

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import UsageError, extra
 from fedstill.core.record import record
 
 ORDERS = (
@@ -114,14 +114,12 @@ def _least(cost: Callable[[float], float], epsilon: float) -> float:
         low, high = low / 2, low
         if low < 1e-3:
             return high
-    found = float(brentq(lambda noise: cost(noise) - epsilon, low, high, rtol=1e-3, xtol=1e-4))
-    return found if cost(found) <= epsilon else min(found * 1.002, high)
+    noise_needed = float(brentq(lambda noise: cost(noise) - epsilon, low, high, rtol=1e-3, xtol=1e-4))
+    return noise_needed if cost(noise_needed) <= epsilon else min(noise_needed * 1.002, high)
 
 
 def _library() -> Any:
-    try:
+    with extra("privacy", "private"):
         import dp_accounting
-    except ImportError:
-        raise UsageError("private: needs dp-accounting and opacus; pip install 'fedstill[privacy]'") from None
     logging.getLogger("absl").setLevel(logging.ERROR)  # it tells of every order that it leaves out
     return dp_accounting

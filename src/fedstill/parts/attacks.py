@@ -157,18 +157,14 @@ class WeightAttack(Attack, ABC):
 
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
-        if field_carrying(method.downloads(), Carries.WEIGHTS) is None:
-            return "works on model weights; this method sends none down"
-        return lacking(upload, Carries.WEIGHTS)
+        return no_weights(method, upload)
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
         """The upload with other weights; where it tells their change since the last upload, that is moved as well."""
         trained, received = carried(upload, Carries.WEIGHTS), carried(down, Carries.WEIGHTS)
         stream = env.stream("attack")
         forged = {
-            name: self.forged(stream, tensor, received[name])
-            if tensor.is_floating_point() and not name.endswith("running_var")
-            else tensor
+            name: self.forged(stream, tensor, received[name]) if forgeable(name, tensor) else tensor
             for name, tensor in trained.items()
         }
         return sent_instead(upload, forged)
@@ -176,6 +172,18 @@ class WeightAttack(Attack, ABC):
     @abstractmethod
     def forged(self, stream: torch.Generator, trained: Tensor, received: Tensor) -> Tensor:
         """What it sends instead of a trained tensor."""
+
+
+def no_weights(method: AnyMethod, upload: type) -> str | None:
+    """Why an attack on weights, made from those that came down, does not fit a method; None where it does."""
+    if field_carrying(method.downloads(), Carries.WEIGHTS) is None:
+        return "works on model weights; this method sends none down"
+    return lacking(upload, Carries.WEIGHTS)
+
+
+def forgeable(name: str, tensor: Tensor) -> bool:
+    """May a tensor be forged? Not counters, nor BatchNorm's variances: a forged one would be seen at once."""
+    return tensor.is_floating_point() and not name.endswith("running_var")
 
 
 def sent_instead(upload: Any, forged: State) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from fedstill.core.method import Env, Method, Reply
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
-from fedstill.parts.gather import Gather, Remember, Update, average
+from fedstill.parts.gather import Gather, Remember, Update, average, caught_up
 from fedstill.parts.learner import LocalTraining
 
 
@@ -31,6 +31,7 @@ class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
     """The half that weight-averaging methods share: w goes down, w_k comes up, the server averages."""
 
     one_download = True
+    late_replies = True
     gather: Gather = setting(Remember(), doc="what the server does with the replies (remember: also report `overall`)")
 
     def init_server(self, env: Env) -> Global:
@@ -49,7 +50,7 @@ class Averaging(LocalTraining, Method[Global, Any, Any, Update]):
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
         """w ← Σ n_k w_k / Σ n_k over the active clients."""
         memory, kept = self.gather.gather(env, server.memory, replies)
-        return Global(average(kept) if kept else server.weights, memory)
+        return Global(average(caught_up(kept, server.weights)) if kept else server.weights, memory)
 
     def template(self, env: Env) -> Update:
         """Weights of the global model's form."""

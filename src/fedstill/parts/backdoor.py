@@ -1,4 +1,4 @@
-"""A backdoor: samples that bear a trigger are to be taken for a class of the attacker's choice; others stay right."""
+"""A backdoor: the model takes samples with a trigger for a class of the attacker's choice, and is right on others."""
 
 from dataclasses import dataclass, replace
 from typing import Any

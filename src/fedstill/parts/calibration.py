@@ -15,15 +15,29 @@ def margins(counts: Tensor, tau: float) -> Tensor:
 
 
 def log_shares(counts: Tensor, tau: float, smoothing: float) -> Tensor:
-    """τ log((1 − s) n_c/n + s/C) of each class, s the `smoothing`: what calibration adds to the logits.
+    """τ log((1 − u) n_c/n + u/C) of each class, u the `smoothing`: what calibration adds to the logits.
 
-    A class the client lacks keeps the share s/C: it is pushed away less, but it is not silenced.
+    A class the client lacks keeps the share u/C: it is pushed away less, but it is not silenced.
 
     >>> log_shares(torch.tensor([3, 1, 0, 0]), 1.0, 0.5).exp().tolist()           # ½ of ¾, ¼, 0, 0, and ⅛ each
     [0.5, 0.25, 0.125, 0.125]
     """
     shares = counts.double() / counts.sum().clamp_min(1)
     return (tau * ((1 - smoothing) * shares + smoothing / len(counts)).log()).float()
+
+
+def lacking(counts: Tensor, smoothing: float) -> float:
+    """Σ_c max(0, 1 − C n_c / (u n)) / (C − 1): the part of all other classes that a client lacks.
+
+    A class is there from a share of u/C on; below, it lacks in proportion.
+
+    >>> lacking(torch.tensor([30, 10, 10, 10]), 0.2), lacking(torch.tensor([60, 0, 0, 0]), 0.2)
+    (0.0, 1.0)
+    >>> round(lacking(torch.tensor([20, 19, 1, 0]), 0.2), 6)        # 1 of 40 is half of .2/4, 0 is nothing: 1.5 of 3
+    0.5
+    """
+    shares = counts.double() / counts.sum().clamp_min(1)
+    return float((1 - len(counts) * shares / smoothing).clamp_min(0).sum() / max(1, len(counts) - 1))
 
 
 def calibrated_cross_entropy(logits: Tensor, y: Tensor, margin: Tensor, others_only: bool = False) -> Tensor:

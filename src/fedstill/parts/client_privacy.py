@@ -97,10 +97,10 @@ class PrivateClients(Wrapper):
             raise UsageError(f"delta = {known.delta:g}: must be < 1/{clients}, one over the number of clients")
         if known.noise is not None or known.epsilon is None:
             return known
-        return replace(known, noise=client_noise(known.epsilon, clients, known.drawn, rounds, known.delta))
+        return replace(known, noise=client_noise(known.epsilon, clients, known.counted, rounds, known.delta))
 
     @property
-    def drawn(self) -> int:
+    def counted(self) -> int:
         """Clients of a round, as ε counts them: all, where it is no secret who takes part.
 
         A hub that is to see sums only (`shared`) knows whom it asked, so to it the draw hides nobody.
@@ -137,7 +137,7 @@ class PrivateClients(Wrapper):
         """ε of so many rounds."""
         assert self.noise is not None
         assert self.clients is not None
-        return client_epsilon(self.noise, self.clients, self.drawn, rounds, self.delta) if rounds else 0.0
+        return client_epsilon(self.noise, self.clients, self.counted, rounds, self.delta) if rounds else 0.0
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:
         """The turn, its upload clipped; the client's slot moves as far as the server will hear."""

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from fedstill.core.method import Env, Reply
-from fedstill.core.record import Carries, State, carried, field_carrying
+from fedstill.core.record import Carries, State, carried
 from fedstill.core.turn import AnyMethod
 from fedstill.core.value import setting
-from fedstill.parts.attacks import Attack, attacks, sent_instead
-from fedstill.parts.gather import lacking, weights_in
+from fedstill.parts.attacks import Attack, attacks, forgeable, no_weights, sent_instead
+from fedstill.parts.gather import weights_in
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Collusion(Attack, ABC):
 
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
-        if field_carrying(method.downloads(), Carries.WEIGHTS) is None:
-            return "works on model weights; this method sends none down"
-        return lacking(upload, Carries.WEIGHTS)
+        return no_weights(method, upload)
 
     def conspire(
         self, env: Env, downs: Mapping[int, Any], replies: Sequence[Reply[Any]], malicious: Collection[int]
@@ -44,11 +42,11 @@ class Collusion(Attack, ABC):
         `downs`: what each client was sent; `replies`: everybody's honest replies; `malicious`: who attacks. Counters
         and BatchNorm's variances stay as trained: no weights of a working network look like that.
         """
-        sent = [r for r in replies if r.error is None]
-        first = next((r for r in sent if r.client in malicious), None)
+        answered = [r for r in replies if r.error is None]
+        first = next((r for r in answered if r.client in malicious), None)
         if first is None:
             return list(replies)
-        alike = [r for r in sent if _form(weights_in(r)) == _form(weights_in(first))]  # where networks differ
+        alike = [r for r in answered if _form(weights_in(r)) == _form(weights_in(first))]  # where networks differ
         bad = [r for r in alike if r.client in malicious]
         known = bad if self.sees == "attackers" else [r for r in alike if r.client not in malicious]
         if not known:
@@ -57,10 +55,10 @@ class Collusion(Attack, ABC):
         steps = {
             name: torch.stack([weights_in(r)[name] for r in known]).double() - received[name].double()
             for name, like in weights_in(first).items()
-            if like.is_floating_point() and not name.endswith("running_var")
+            if forgeable(name, like)
         }
         forged = {
-            name: (received[name].double() + self.step(known_steps, len(sent), len(bad))).to(received[name].dtype)
+            name: (received[name].double() + self.step(known_steps, len(answered), len(bad))).to(received[name].dtype)
             for name, known_steps in steps.items()
         }
         instead = {r.client: replace(r, upload=sent_instead(r.upload, {**weights_in(r), **forged})) for r in bad}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +26,18 @@ class Imagining(Value):
 
     noise: int = setting(100, ge=1, doc="length of z")
     generator: str = setting(
-        "embedding", doc="embedding (DaFKD 4.1), light (any data), or an image generator: dafl, dcgan"
+        "embedding",
+        doc="embedding (DaFKD 4.1), light (any data), an image generator (dafl, dcgan); features (DaFKD alone)",
     )
     channels: int | None = setting(None, ge=1, doc="width of an image generator")
     conditional: bool = setting(True, doc="the generator is told a label")
     generator_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the generator")
+    other_generators: ClassVar[tuple[str, ...]] = ()
+    """Generators that this method alone can use."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = ["embedding", *generators]
+        known = ["embedding", *self.other_generators, *generators]
         if self.generator not in known:
             raise unknown("generator", self.generator, known)
 

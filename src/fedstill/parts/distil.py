@@ -13,7 +13,7 @@ from fedstill.core.method import Env, Reply
 from fedstill.core.record import State
 from fedstill.core.value import Value, setting
 from fedstill.data.samples import batches
-from fedstill.parts.learner import Learner, Optimizer, frozen, optimizer_of, predict
+from fedstill.parts.learner import Learner, Optimizer, frozen, optimizer_of, predict, weights_of
 
 
 def soft_kl(targets: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -112,15 +112,19 @@ class Distillation(Value):
     temperature: float = setting(1.0, gt=0, doc="t of the distillation")
     warm_up: int = setting(0, ge=0, doc="first rounds without distillation, while the generator learns")
 
-    def distilled(self, env: Env, start: State, lesson: Lesson) -> State:
-        """The weights after the lesson; BatchNorm's statistics stay those of `start`, as the samples are not real."""
+    def distilled(self, env: Env, start: State, lesson: Lesson, head: bool = False) -> State:
+        """The weights after the lesson; BatchNorm's statistics stay those of `start`, as the samples are not real.
+
+        `head`: the samples are feature vectors, and the head alone learns from them.
+        """
         if env.round < self.warm_up:
             return start
         module = env.module(start).eval()
-        student = Learner(module, optimizer_of(self.distill_optimizer, module, self.distill_lr))
+        taught = module.head if head else module
+        student = Learner(taught, optimizer_of(self.distill_optimizer, taught, self.distill_lr))
         batch, epochs = self.distill_batch, self.distill_epochs
         distil(env, student, lesson, batch=batch, epochs=epochs, temperature=self.temperature)
-        return student.weights
+        return weights_of(module)
 
 
 def uploads_of(replies: Sequence[Reply[Any]]) -> list[Any]:

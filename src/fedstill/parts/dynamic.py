@@ -71,7 +71,7 @@ class Dynamic(Averaging):
         learner.apply(torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))))
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
-        """s ← s − Σ_{k active} share_k (θ_k − θ), shares of all clients; θ ← mean of the active θ_k − s."""
+        """s ← s − Σ_{k active} share_k κ_k (θ_k − θ), shares of all clients; θ ← mean of the active θ_k − s."""
         assert isinstance(server, Corrected)
         memory, kept = self.gather.gather(env, server.memory, replies)
         if not kept:
@@ -80,14 +80,20 @@ class Dynamic(Averaging):
         active = mean([r.upload.weights for r in kept], counts)
         if not self.alpha:  # h stays 0
             return Corrected(active, memory, server.correction)
-        share = sum(counts) / (sum(env.sizes) if self.weighting == "samples" else env.clients)
-        correction = {n: s - share * (active[n] - server.weights[n]) for n, s in server.correction.items()}
+        bends = [count * self.bending(r) for count, r in zip(counts, kept, strict=True)]
+        bent = mean([r.upload.weights for r in kept], bends) if bends != counts and any(bends) else active
+        share = sum(bends) / (sum(env.sizes) if self.weighting == "samples" else env.clients)
+        correction = {n: s - share * (bent[n] - server.weights[n]) for n, s in server.correction.items()}
         weights = {n: w - correction[n] if n in correction else w for n, w in active.items()}
         return Corrected(weights, memory, correction)
 
+    def bending(self, reply: Reply[Update]) -> float:
+        """κ_k: how strong the client's own regularisation is beside α."""
+        return 1.0
+
 
 def turned(state: Bend, weights: State, start: State) -> State:
-    """d_k − (θ_k − θ_t): what the turn told of ∇L_k(θ_k)/α."""
+    """d_k − (θ_k − θ_t): the estimate of ∇L_k(θ_k)/α after a turn."""
     return {n: d - (weights[n] - start[n]) for n, d in state.gradient.items()}
 
 

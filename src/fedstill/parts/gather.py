@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.errors import UsageError
-from fedstill.core.method import Env, Method, Reply
+from fedstill.core.method import Env, Late, Method, Reply
 from fedstill.core.record import (
     Carries,
     State,
@@ -61,6 +61,8 @@ class Gather(Value, ABC):
 
     reads: ClassVar[tuple[str, ...]] = ()
     """What a field of an upload must carry for the gather to work on it; nothing: any upload will do."""
+    late_replies: ClassVar[bool] = False
+    """True where replies need not all have started from the same model, as in asynchronous rounds."""
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
@@ -121,6 +123,8 @@ def with_weights(reply: Reply[Any], weights: State) -> Reply[Any]:
 class Everyone(Gather):
     """Every reply counts, none is remembered."""
 
+    late_replies = True
+
 
 @record
 class Overall:
@@ -146,6 +150,7 @@ class Remember(Gather):
     """
 
     reads = (Carries.WEIGHTS,)
+    late_replies = True
     slots: Literal["server", "client"] = setting(
         "server",
         doc="client: each client remembers its own last upload and sends the change; the server needs sums only",
@@ -226,7 +231,7 @@ class Remember(Gather):
         """ŵ, the overall-clients aggregate."""
         if not state.samples:
             return {"overall": state.initial}
-        return {"overall": {n: _as(t / state.samples, state.initial[n]) for n, t in state.total.items()}}
+        return {"overall": {n: cast(t / state.samples, state.initial[n]) for n, t in state.total.items()}}
 
     def facts(self, env: Env, state: Overall) -> Mapping[str, Any]:
         """How far the running sum had drifted when it was last made anew."""
@@ -304,7 +309,7 @@ def mean(states: Sequence[State], shares: Sequence[float] | None = None) -> Stat
         torch._foreach_mul_(terms, float(share))
         torch._foreach_add_(sums, terms)
     torch._foreach_div_(sums, float(sum(shares)))
-    return {name: _as(total, tensor) for total, (name, tensor) in zip(sums, like.items(), strict=True)}
+    return {name: cast(total, tensor) for total, (name, tensor) in zip(sums, like.items(), strict=True)}
 
 
 def stepped(
@@ -327,5 +332,23 @@ def average(replies: Sequence[Reply[Any]]) -> State:
     return mean([weights_in(r) for r in replies], [r.samples for r in replies])
 
 
-def _as(tensor: Tensor, like: Tensor) -> Tensor:
+def caught_up(replies: Sequence[Reply[Any]], weights: State) -> list[Reply[Any]]:
+    """The replies as if all had started from `weights`, the server's own.
+
+    A late one takes its way from there, as far as it counts: w + s (w_k − w_start), FedBuff's step; others are as
+    they were. A gather comes before this: T1 keeps the model that a client has, wherever it started.
+    """
+    return [
+        reply if reply.late is None else with_weights(reply, _moved(reply, reply.late, weights)) for reply in replies
+    ]
+
+
+def _moved(reply: Reply[Any], late: Late, weights: State) -> State:
+    trained = weights_in(reply)
+    ways = {n: late.weight * (w.double() - late.start[n].double()) for n, w in trained.items()}
+    return {n: cast(weights[n].double() + ways[n], w) for n, w in trained.items()}
+
+
+def cast(tensor: Tensor, like: Tensor) -> Tensor:
+    """A float64 tensor in the type of `like`; whole numbers are rounded to."""
     return (tensor if like.is_floating_point() else tensor.round()).to(like.dtype)

@@ -32,9 +32,9 @@ def same_heads(env: Env, title: str) -> None:
     """Refuse networks whose heads differ, since one head is to serve them all."""
     wanted = {name: tuple(tensor.shape) for name, tensor in head_of(env).items()}
     for k in range(env.clients):
-        found = {name: tuple(tensor.shape) for name, tensor in head_of(env, k).items()}
-        if found != wanted:
+        shapes = {name: tuple(tensor.shape) for name, tensor in head_of(env, k).items()}
+        if shapes != wanted:
             raise UsageError(
                 f"models: {title} shares the head, so all need features of one length and one form of head; "
-                f"client {k} has {found}, the server {wanted}"
+                f"client {k} has {shapes}, the server {wanted}"
             )

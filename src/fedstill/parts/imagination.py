@@ -17,8 +17,9 @@ from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.models import build_generator
 from fedstill.models.classifier import embedded
+from fedstill.parts.adam import Adam
 from fedstill.parts.learner import Learner, LocalTraining, Memory
-from fedstill.parts.losses import activation, one_hot
+from fedstill.parts.losses import activation, class_entropy, one_hot
 
 
 @record
@@ -81,8 +82,8 @@ class Imagining(LocalTraining):
         generator.load_state_dict(state.generator)
         noise = torch.randn(max(64, count), self.noise, generator=env.stream("gallery"))
         with torch.no_grad():
-            found: Tensor = generator.train()(noise)[:count]
-        return found
+            images: Tensor = generator.train()(noise)[:count]
+        return images
 
     def artist(self, env: Env, state: Drawing) -> Learner | None:
         """The generator as the client left it, with its Adam."""
@@ -93,9 +94,9 @@ class Imagining(LocalTraining):
         generator.to(env.device).train()
         return Learner(generator, self.adam(generator)).recall(state.memory)
 
-    def adam(self, generator: nn.Module) -> torch.optim.Adam:
+    def adam(self, generator: nn.Module) -> Adam:
         """Adam for the generator, at β."""
-        return torch.optim.Adam(generator.parameters(), self.generator_lr or generator.lr)  # type: ignore[arg-type]
+        return Adam(generator.parameters(), self.generator_lr or generator.lr)  # type: ignore[arg-type]
 
     def lesson(
         self, env: Env, teacher: Classifier, artist: Learner | None, stream: torch.Generator, number: int
@@ -116,6 +117,18 @@ class Imagining(LocalTraining):
         if artist is not None:
             return artist(torch.randn(count, self.noise, generator=stream).to(env.device))
         return env.kind.noise(count, stream).to(env.device)
+
+    def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
+        """L_G of an imagined batch: the `excitement` it causes in the teacher; a method may add the student's view.
+
+        Args:
+            env: the client's environment.
+            wisdom: the teacher's logits of the batch.
+            features: the teacher's features of it.
+            student: the model that is taught.
+            imagined: the batch.
+        """
+        return self.excitement(class_entropy(wisdom), wisdom, features)
 
     def excitement(self, entropy: Tensor, wisdom: Tensor, features: Tensor) -> Tensor:
         """L_G (FedKF, 5): `entropy` + λ₁ L_OH + λ₂ L_A on the teacher's logits and features of an imagined batch."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedstill.core.method import Env
 from fedstill.core.record import Carries, State, carries, record
 
 
@@ -14,6 +15,18 @@ class CountedUpdate:
 
     weights: State = carries(Carries.WEIGHTS)
     labels: Tensor = carries(Carries.LABEL_COUNTS)
+
+
+class Counting:
+    """The side of a method that checks uploads, where clients send weights and label counts (abstract)."""
+
+    def template(self, env: Env) -> CountedUpdate:
+        """Weights of the global model's form, a count for each class."""
+        return CountedUpdate(env.form(), torch.zeros(env.classes, dtype=torch.int64))
+
+    def objection(self, env: Env, upload: CountedUpdate) -> str | None:
+        """Counts are not negative."""
+        return miscounted(upload.labels)
 
 
 def counts_of(uploads: Sequence[CountedUpdate]) -> Tensor:

@@ -18,6 +18,10 @@ from fedstill.core.method import Env
 from fedstill.core.record import State
 from fedstill.core.value import Value, setting
 from fedstill.data.samples import Samples, batches
+from fedstill.parts.adam import Adam
+from fedstill.parts.gradients import gradients
+from fedstill.parts.losses import cross_entropy
+from fedstill.parts.perceptron import Perceptron
 from fedstill.parts.sgd import Sgd
 
 M = TypeVar("M", bound=nn.Module)
@@ -25,7 +29,7 @@ Memory = Mapping[str, Mapping[str, Tensor]]
 """An optimiser's state: for each parameter (by its place), its named tensors."""
 
 
-Stepper = torch.optim.Optimizer | Sgd
+Stepper = torch.optim.Optimizer | Sgd | Adam
 """Who takes a learner's steps."""
 
 
@@ -44,7 +48,7 @@ class Learner:
         self.optimizer = optimizer
         self.parameters: list[Any] = (
             optimizer.parameters
-            if isinstance(optimizer, Sgd)
+            if isinstance(optimizer, Sgd | Adam)
             else [p for group in optimizer.param_groups for p in group["params"]]
         )
 
@@ -73,14 +77,15 @@ class Learner:
         No other module's parameters get any gradient.
         """
         both = [loss for loss in (private, free) if loss is not None]
-        gradients = torch.autograd.grad(
-            both[0] if len(both) == 1 else both[0] + both[1], self.parameters, allow_unused=True
-        )
-        self.apply(gradients if shift is None else torch._foreach_add(gradients, list(shift), alpha=pull))
+        slopes = gradients(both[0] if len(both) == 1 else both[0] + both[1], self.parameters)
+        if shift is not None:
+            with torch.no_grad():
+                slopes = torch._foreach_add(slopes, list(shift), alpha=pull)
+        self.apply(slopes)
 
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
-        if isinstance(self.optimizer, Sgd):
+        if isinstance(self.optimizer, Sgd | Adam):
             self.optimizer.apply(gradients)
             return
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -124,7 +129,7 @@ class Guard(Protocol):
 
 def weights_of(module: nn.Module) -> State:
     """A copy of a module's parameters and buffers, on the CPU."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+    return {name: tensor.cpu().clone() for name, tensor in module.state_dict().items()}
 
 
 def parameter_names(env: Env) -> list[str]:
@@ -145,7 +150,7 @@ def optimizer_of(
 ) -> Stepper:
     """An optimiser by name."""
     if name == "adam":
-        return torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay)
+        return Adam(module.parameters(), lr, weight_decay)
     return Sgd(module.parameters(), lr, momentum, weight_decay)
 
 
@@ -198,6 +203,18 @@ class LocalTraining(Value):
         index = batches(len(data), self.batch, epochs, env.stream("batches"), drop_single=refuses_one(module))
         return loaded(env, data, itertools.islice(index, self.local_steps))
 
+    def train(self, env: Env, learner: Learner, data: Samples) -> int:
+        """A turn's epochs (or steps) on a client's own samples by cross-entropy; how many steps there were."""
+        steps = 0
+        perceptron = None if learner.private else Perceptron.of(learner.module, learner.parameters)
+        for x, y in self.batches(env, data, learner.module):
+            if perceptron is None:
+                learner.step(cross_entropy(learner(x), y))
+            else:
+                learner.apply(perceptron.gradients(x, y))
+            steps += 1
+        return steps
+
 
 def refuses_one(module: nn.Module) -> bool:
     """Can the module not be trained on a batch of one?"""
@@ -212,14 +229,25 @@ def loaded(env: Env, data: Samples, index: Iterator[Tensor]) -> Iterator[tuple[T
         yield images.index_select(0, at), labels.index_select(0, at)
 
 
-def predict(module: nn.Module, images: Tensor, batch: int = 512) -> Tensor:
+CHUNK = 512
+"""Images that pass a model at once where no gradient is wanted."""
+
+
+def predict(module: nn.Module, images: Tensor) -> Tensor:
     """The module's logits on many images, in evaluation mode and without gradients."""
     mode = module.training
     module.eval()
     with torch.no_grad():
-        out = torch.cat([module(part) for part in torch.split(images, batch)])
+        out = torch.cat([module(part) for part in torch.split(images, CHUNK)])
     module.train(mode)
     return out
+
+
+def features_of(module: Any, images: Tensor) -> Tensor:
+    """The module's features of many images, without gradients; it is in evaluation mode afterwards."""
+    module.eval()
+    with torch.no_grad():
+        return torch.cat([module.features(part) for part in torch.split(images, CHUNK)])
 
 
 def minibatches(

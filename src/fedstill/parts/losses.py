@@ -4,22 +4,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, huber_loss, log_softmax, softmax, softplus
-
-__all__ = [
-    "activation",
-    "class_entropy",
-    "contrast",
-    "cross_entropy",
-    "decaying",
-    "entropy_weight",
-    "kl",
-    "kl_each",
-    "one_hot",
-    "relation_gap",
-    "relational",
-    "relations",
-]
+from torch.nn.functional import cosine_similarity, huber_loss, log_softmax, softmax, softplus
+from torch.nn.functional import cross_entropy as cross_entropy
 
 
 def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
@@ -69,7 +55,11 @@ def relations(logits: Tensor, paper_mu: bool = False) -> Tensor:
 
 
 def relation_gap(teacher: Tensor, student: Tensor, delta: float = 1.0, pairs: str = "mean") -> Tensor:
-    """L_RKD of relations that are known already: the teacher's are constants; fewer than two samples give 0."""
+    """L_RKD (FedRAD, 8): Huber loss between the relations of two batches; the teacher's are constants.
+
+    `pairs`: the `mean` over pairs; `sum` over the B(B−1) ordered ones; `letter`, that sum divided by B, as the means of
+    (4) to (6) are sums divided by B. Fewer than two samples give 0.
+    """
     if not student.numel():
         return student.sum()
     loss = huber_loss(student, teacher.detach(), delta=delta)
@@ -81,10 +71,8 @@ def relation_gap(teacher: Tensor, student: Tensor, delta: float = 1.0, pairs: st
 def relational(
     teacher: Tensor, student: Tensor, delta: float = 1.0, paper_mu: bool = False, pairs: str = "mean"
 ) -> Tensor:
-    """L_RKD (FedRAD, 8): Huber loss between the relations of two batches of logits; the teacher's are constants.
+    """L_RKD between two batches of logits, for a method that needs their relations once: see `relation_gap`.
 
-    `pairs`: the `mean` over pairs; `sum` over the B(B−1) ordered ones; `letter`, that sum divided by B, as the means of
-    (4) to (6) are sums divided by B. Fewer than two samples give 0.
     Scaling either's logits, or permuting both batches, changes nothing.
     """
     return relation_gap(relations(teacher.detach(), paper_mu), relations(student, paper_mu), delta, pairs)

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from fedstill.parts.losses import cross_entropy, kl
 
 
-def mutual(own: Tensor, other: Tensor, y: Tensor, share: float, temperature: float = 1.0) -> Tensor:
+def mutual(own: Tensor, other: Tensor, y: Tensor, share: float) -> Tensor:
     """share · CE(own, y) + (1 − share) · KL(other ‖ own) of logits; the other's are constants.
 
     At share 1 the other model has no say, and none of its numbers enters the loss.
     """
     loss = cross_entropy(own, y)
-    return loss if share == 1 else share * loss + (1 - share) * kl(other.detach(), own, temperature)
+    return loss if share == 1 else share * loss + (1 - share) * kl(other.detach(), own)
 
 
 def adaptive_losses(
@@ -24,7 +24,7 @@ def adaptive_losses(
     L = CE + distil (KL(other ‖ own) + MSE(features)) / (CE_mentor + CE_mentee); the other model and the divisor are
     constants. Of `features` and `logits` the mentor's come first. distil = 0: cross-entropy alone, nothing for W_h.
     """
-    task = [cross_entropy(said, y) for said in logits]
+    task = [cross_entropy(own, y) for own in logits]
     if not distil:
         return task[0], task[1], task[0]
     weight = distil / (task[0] + task[1]).detach().clamp_min(1e-6)

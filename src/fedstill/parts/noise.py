@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import extra
 
 
 def key_of(*words: Any) -> bytes:
@@ -25,10 +25,8 @@ def key_of(*words: Any) -> bytes:
 
 def stream_of(key: bytes, purpose: str) -> np.random.Generator:
     """The stream of a key for one purpose: ChaCha20 in all its 20 rounds."""
-    try:
+    with extra("privacy", "private"):
         from randomgen import ChaCha
-    except ImportError:
-        raise UsageError("private: needs randomgen; pip install 'fedstill[privacy]'") from None
     return np.random.Generator(ChaCha(key=int.from_bytes(key_of(key, purpose)), rounds=20))
 
 

@@ -5,16 +5,16 @@
 [[1.0, 3.0]]
 """
 
+import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedstill.parts.losses import kl
 
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:
     """The logits (batch × classes) without that of each sample's own class: batch × (classes − 1)."""
-    others = ~one_hot(y, logits.shape[-1]).bool()
-    return logits[others].view(len(logits), -1)
+    others = torch.arange(logits.shape[-1] - 1, device=y.device)
+    return logits.gather(1, others + (others >= y[:, None]))
 
 
 def not_true_kl(teacher: Tensor, student: Tensor, y: Tensor, temperature: float = 1.0) -> Tensor:

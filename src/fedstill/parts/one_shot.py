@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, softmax
+from torch.nn.functional import softmax
 
 from fedstill.core.errors import unknown
 from fedstill.core.method import Env
@@ -27,7 +27,7 @@ from fedstill.parts.learner import Learner, frozen, minibatches
 
 @dataclass(frozen=True)
 class Fused:
-    """What came of it: the student's weights, the ensemble's, and the share of samples on which both agree."""
+    """The outcome: the student's weights, the ensemble's, and the share of samples on which both agree."""
 
     weights: State
     shares: Tensor
@@ -149,7 +149,8 @@ def statistics(members: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     def compare(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         x = inputs[0].transpose(0, 1).flatten(1)
         mean, variance = x.mean(1), x.var(1, unbiased=False)
-        apart.append((mean - layer.running_mean).norm() + (variance - layer.running_var).norm())  # type: ignore[operator]
+        kept_mean, kept_variance = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
+        apart.append((mean - kept_mean).norm() + (variance - kept_variance).norm())
 
     layers = [layer for member in members for layer in member.modules() if _has_statistics(layer)]
     handles = [layer.register_forward_hook(compare) for layer in layers]
@@ -162,9 +163,3 @@ def statistics(members: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 def _has_statistics(layer: nn.Module) -> bool:
     return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_mean is not None
-
-
-def divergence(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(teacher ‖ student) of logits for each sample, times t²."""
-    a, b = log_softmax(teacher / temperature, -1), log_softmax(student / temperature, -1)
-    return (a.exp() * (a - b)).sum(-1) * temperature**2

@@ -100,14 +100,14 @@ class PrivateSamples(Wrapper):
     def effects(self, upload: type) -> Mapping[str, str]:
         """Which fields the guarantee covers; by itself only, where another tells of the samples without noise."""
         promise = f"covered: (ε ≤ {self.epsilon:g}, δ = {self.delta:g})" if self.epsilon else "covered by noise"
-        open_fields = [f.name for f in fields(upload) if f.metadata["carries"] not in (*COVERED, *COUNTS)]
-        rest = f", by itself: {', '.join(open_fields)} tell without noise" if open_fields else ""
-        found = {}
+        in_the_open = open_fields(upload)
+        rest = f", by itself: {', '.join(in_the_open)} tell without noise" if in_the_open else ""
+        effects = {}
         for f in fields(upload):
             what = f.metadata["carries"]
             why = NOT_COVERED.get(what, "nobody has shown that it comes of training alone")
-            found[f.name] = f"{promise} for each sample{rest}" if what in COVERED else f"not covered: {why}"
-        return found
+            effects[f.name] = f"{promise} for each sample{rest}" if what in COVERED else f"not covered: {why}"
+        return effects
 
     def plan(self, method: LocalTraining, env: Env, samples: int) -> Release:
         """What one turn on this many samples releases: σ, sampling rate and number of batches.
@@ -143,9 +143,11 @@ class PrivateSamples(Wrapper):
             noise = costs.noise * math.sqrt(learners)
             guard = SampleGuard(noise, self.clip, self.key(env, down, data, budget.secret), not self.keyed)
             inner, upload = turn(replace(env, guard=guard), inner, down, data)
-            if guard.released > learners * costs.count or guard.drawn > costs.count:
+            if guard.released > learners * costs.count or guard.batches_drawn > costs.count:
                 counted = f"{costs.count} batches of {learners} steps were counted"
-                raise RunError(f"client {env.client}: {guard.released} steps on {guard.drawn} batches where {counted}")
+                raise RunError(
+                    f"client {env.client}: {guard.released} steps on {guard.batches_drawn} batches where {counted}"
+                )
             return Beside(Budget(releases, spent, budget.turns + 1, budget.secret), inner), upload
 
         return private
@@ -164,6 +166,11 @@ class PrivateSamples(Wrapper):
         client has one, never leaves it: the run's seed alone does not give the noise away.
         """
         return key_of(env.seed, "private samples", secret, fingerprint(down, data), env.round, env.client)
+
+
+def open_fields(upload: type) -> list[str]:
+    """The fields of an upload that tell of the samples without noise, whatever the training."""
+    return [f.name for f in fields(upload) if f.metadata["carries"] not in (*COVERED, *COUNTS)]
 
 
 def fingerprint(down: Any, data: Any) -> str:

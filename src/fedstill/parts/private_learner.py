@@ -39,7 +39,7 @@ class SampleGuard:
         self.clip = clip
         self.secret = secret
         self.released = 0
-        self.drawn = 0
+        self.batches_drawn = 0
         self.blank = False
         self.expected = 1.0
         self.noise_stream = stream_of(key, "noise")
@@ -58,7 +58,7 @@ class SampleGuard:
         self.expected = rate * count
         for _ in range(steps if count else 0):
             chosen = torch.from_numpy((self.batch_stream.random(count) < rate).nonzero()[0])
-            self.drawn += 1
+            self.batches_drawn += 1
             self.blank = not len(chosen)
             yield torch.zeros(1, dtype=torch.int64) if self.blank else chosen
 
@@ -183,5 +183,5 @@ def refusal(module: nn.Module) -> str | None:
             return (
                 f"{name} is a {type(part).__name__}, which mixes samples; take a -gn model (see `fedstill ls models`)"
             )
-    found = ModuleValidator.validate(module, strict=False)
-    return None if not found else str(found[0]).splitlines()[0]
+    faults = ModuleValidator.validate(module, strict=False)
+    return None if not faults else str(faults[0]).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Robust gathers for weight methods: some uploads may be forged, and the aggregate is to bear it.
+"""Robust gathers for weight methods: their aggregate stays sound where some uploads are forged.
 
 Replies in, replies out: a selecting rule passes on the replies it believes; the others pass on replies whose weights
 they have changed. So the method averages as it always does (by samples), and a rule composes with `Remember` in a
@@ -8,7 +8,7 @@ clients' steps, tensor by tensor, so no vector of all weights of all clients is 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import fedstill.parts.identification  # noqa: F401 (says what follows from `trus
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, record
 from fedstill.core.value import setting
-from fedstill.parts.gather import Gather, average, gathers, mean, weights_in, with_weights
+from fedstill.parts.gather import Gather, average, cast, gathers, mean, weights_in, with_weights
 
 
 @record
@@ -56,6 +56,21 @@ def clipped(weights: State, centre: State, factor: float) -> State:
     return {n: torch.lerp(centre[n], t, factor) if t.is_floating_point() else t for n, t in weights.items()}
 
 
+def squared_distances(gram: Tensor) -> Tensor:
+    """Clients × clients: the squared distances between replies, from the inner products of their steps."""
+    lengths = gram.diagonal()
+    return (lengths[:, None] + lengths - 2 * gram).clamp_min(0)
+
+
+def weight_by_weight(replies: Sequence[Reply[Any]], middle: Callable[[Tensor], Tensor]) -> list[Reply[Any]]:
+    """All replies with the same weights: of every weight `middle` of the clients' values, which come sorted."""
+    centre = {}
+    for name, like in weights_in(replies[0]).items():
+        values = torch.stack([weights_in(r)[name] for r in replies]).double().sort(0).values
+        centre[name] = cast(middle(values), like)
+    return [with_weights(reply, centre) for reply in replies]
+
+
 @dataclass(frozen=True)
 class Rule(Gather, ABC):
     """Base of the rules that are told how many replies may be forged."""
@@ -85,8 +100,7 @@ class Selecting(Rule, ABC):
         count = len(replies)
         near = max(1, count - self.forged(count) - 1)
         gram = inner(replies, mean([weights_in(r) for r in replies]))  # about the mean: nothing cancels
-        lengths = gram.diagonal()
-        distance = (lengths[:, None] + lengths - 2 * gram).clamp_min(0).fill_diagonal_(0)
+        distance = squared_distances(gram).fill_diagonal_(0)
         score = distance.sort(1).values[:, 1 : near + 1].mean(1).nan_to_num(0.0)  # nan: a reply that is alone
         best = sorted(score.argsort(stable=True)[: self.keep(count)].tolist())
         chosen = [replies[row] for row in best]
@@ -132,30 +146,31 @@ class TrimmedMean(Rule):
     def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:
         """All replies, saying the same."""
         cut = self.forged(len(replies))
-        trimmed = {}
-        for name, like in weights_in(replies[0]).items():
-            values = torch.stack([weights_in(r)[name] for r in replies]).double().sort(0).values
-            centre = values[cut : len(replies) - cut].mean(0)
-            trimmed[name] = (centre if like.is_floating_point() else centre.round()).to(like.dtype)
-        return state, [with_weights(reply, trimmed) for reply in replies]
+        return state, weight_by_weight(replies, lambda values: values[cut : len(values) - cut].mean(0))
+
+
+@dataclass(frozen=True)
+class Clipping(Gather, ABC):
+    """Base of the rules that clip steps from their last aggregate, which at first is the initial model."""
+
+    reads = (Carries.WEIGHTS,)
+
+    def init(self, env: Env, weights: State | None) -> Centre:
+        """The initial model; no steps so far."""
+        assert weights is not None
+        return Centre(weights, torch.zeros(0, dtype=torch.float64), Belief((), ()))
 
 
 @gathers.register("centered-clipping")
 @dataclass(frozen=True)
-class CenteredClipping(Gather):
+class CenteredClipping(Clipping):
     """Centred clipping (Karimireddy et al., ICML 2021): no step from the last aggregate v is longer than τ.
 
     v ← v + mean_k (w_k − v) min(1, τ / ‖w_k − v‖), L times over.
     """
 
-    reads = (Carries.WEIGHTS,)
     tau: float | None = setting(None, gt=0, doc="longest step τ (none: the median step of the round)")
     iterations: int = setting(1, ge=1, doc="how often the centre is moved in a round (L)")
-
-    def init(self, env: Env, weights: State | None) -> Centre:
-        """v is the initial model."""
-        assert weights is not None
-        return Centre(weights, torch.zeros(0, dtype=torch.float64), Belief((), ()))
 
     def gather(self, env: Env, state: Centre, replies: Sequence[Reply[Any]]) -> tuple[Centre, list[Reply[Any]]]:
         """All replies, their steps clipped."""
@@ -173,19 +188,12 @@ class CenteredClipping(Gather):
 
 @gathers.register("clipped-clustering")
 @dataclass(frozen=True)
-class ClippedClustering(Gather):
+class ClippedClustering(Clipping):
     """Clipped clustering (Li, Ngai, Voigt, 2023): clip, split in two by direction, believe the larger group.
 
     Steps from the last aggregate are clipped to the median length of all steps so far; agglomerative clustering of
     their cosine distances (average linkage).
     """
-
-    reads = (Carries.WEIGHTS,)
-
-    def init(self, env: Env, weights: State | None) -> Centre:
-        """The last aggregate is the initial model; no steps so far."""
-        assert weights is not None
-        return Centre(weights, torch.zeros(0, dtype=torch.float64), Belief((), ()))
 
     def gather(self, env: Env, state: Centre, replies: Sequence[Reply[Any]]) -> tuple[Centre, list[Reply[Any]]]:
         """The larger group's replies, their steps clipped."""

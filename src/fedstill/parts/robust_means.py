@@ -15,7 +15,7 @@ from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State
 from fedstill.core.value import setting
 from fedstill.parts.gather import Gather, gathers, mean, weights_in, with_weights
-from fedstill.parts.robust import Rule, inner
+from fedstill.parts.robust import Rule, inner, squared_distances, weight_by_weight
 
 
 @gathers.register("median")
@@ -27,13 +27,8 @@ class Median(Gather):
 
     def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:
         """All replies, saying the same; of an even number the mean of the middle two."""
-        count = len(replies)
-        middle: dict[str, Tensor] = {}
-        for name, like in weights_in(replies[0]).items():
-            values = torch.stack([weights_in(r)[name] for r in replies]).double().sort(0).values
-            centre = (values[(count - 1) // 2] + values[count // 2]) / 2
-            middle[name] = (centre if like.is_floating_point() else centre.round()).to(like.dtype)
-        return state, [with_weights(reply, middle) for reply in replies]
+        low, high = (len(replies) - 1) // 2, len(replies) // 2
+        return state, weight_by_weight(replies, lambda values: (values[low] + values[high]) / 2)
 
 
 @gathers.register("geometric-median")
@@ -76,9 +71,7 @@ class NearestNeighbourMixing(Rule):
     def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:
         """All replies, mixed."""
         states = [weights_in(r) for r in replies]
-        gram = inner(replies, mean(states))
-        lengths = gram.diagonal()
-        distance = (lengths[:, None] + lengths - 2 * gram).clamp_min(0).fill_diagonal_(-1.0)  # nearest to itself
+        distance = squared_distances(inner(replies, mean(states))).fill_diagonal_(-1.0)  # nearest to itself
         near = len(replies) - self.forged(len(replies))
         chosen = distance.argsort(dim=1, stable=True)[:, :near].tolist()
         mixed = [mean([states[other] for other in rows]) for rows in chosen]

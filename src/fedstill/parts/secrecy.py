@@ -11,7 +11,8 @@ taken off again by `threshold` of the rest, and by no fewer.
     phase 3  unmask    each member sends shares of the seeds of those whose vector came, and of the keys of the others
 
 Curve, key derivation, encryption and mask stream are `cryptography`'s, the secret sharing is pycryptodome's. Members
-are honest but curious, as is the hub; it is trusted to pass public keys on as they are.
+are honest but curious, as is the hub; it is trusted to pass public keys on as they are, but by sites that know each
+other's keys (`flower.partners`).
 """
 
 import os
@@ -125,15 +126,15 @@ def total(
     if len(revealed) < threshold:
         raise TooFew(f"only {len(revealed)} members are left to unmask, {threshold} are needed")
     length = len(next(iter(vectors.values())))
-    found = np.zeros(length, dtype=np.uint32)
+    unmasked = np.zeros(length, dtype=np.uint32)
     for number, masked in vectors.items():
-        found = found + masked - stream(joined([seeds[number] for seeds, _ in revealed[:threshold]]), length)
+        unmasked = unmasked + masked - stream(joined([seeds[number] for seeds, _ in revealed[:threshold]]), length)
     for number in set(shared) - set(vectors):
         key = X25519PrivateKey.from_private_bytes(joined([masks[number] for _, masks in revealed[:threshold]]))
         for other in vectors:  # whoever's vector arrived has masked it with the lost member
             mask = stream(agreed(key, keys[other][0]), length)
-            found = found - mask if other > number else found + mask
-    return found
+            unmasked = unmasked - mask if other > number else unmasked + mask
+    return unmasked
 
 
 def split(secret: bytes, threshold: int, members: int) -> list[Share]:

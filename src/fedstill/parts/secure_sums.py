@@ -61,8 +61,8 @@ class Scale:
 
     def real(self, sums: Words, count: int) -> NDArray[np.float64]:
         """The sum of `count` members' numbers."""
-        found: NDArray[np.float64] = sums.astype(np.float64) * self.step - count * self.limit
-        return found
+        reals: NDArray[np.float64] = sums.astype(np.float64) * self.step - count * self.limit
+        return reals
 
 
 @record
@@ -177,10 +177,10 @@ class SecureSums(Wrapper):
         begun = [r.client for r in replies if r.error is None or phases[r.client] is not None]
         try:
             words = {r.client: self.words(env, r.client, r.upload) for r in good}
-            found = meeting(words, begun, phases, self.needed(len(replies)), self.scale)
+            sums = meeting(words, begun, phases, self.needed(len(replies)), self.scale)
         except FedstillError as error:
             return given_up(replies, str(error))
-        return self.opened_sum(env, replies, found)
+        return self.opened_sum(env, replies, sums)
 
     def opened_sum(self, env: Env, replies: Sequence[Reply[Any]], total: NDArray[np.float64]) -> list[Reply[Any]]:
         """The replies, those without an error with the mean that this sum of theirs gives."""
@@ -203,7 +203,7 @@ class SecureSums(Wrapper):
 
 
 def given_up(replies: Sequence[Reply[Any]], why: str) -> list[Reply[Any]]:
-    """The replies of a round in which too few stayed: nobody is heard."""
+    """The replies of a round in which too few clients stayed: each with the error `why`, and none is used."""
     text = f"secure sums: {why}; the round is given up"
     return [replace(reply, upload=None, error=reply.error or text) for reply in replies]
 

@@ -25,18 +25,18 @@ class Sgd:
         self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         self.parameters = list(parameters)
+        self.values = [parameter.detach() for parameter in self.parameters]  # the same memory, which no graph watches
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.velocity: dict[int, Tensor] = {}
 
-    @torch.no_grad()
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One step with these gradients, one for each parameter; None leaves a parameter as it is."""
         used = [place for place, gradient in enumerate(gradients) if gradient is not None]
         if not used:
             return
-        moved = [self.parameters[place] for place in used]
+        moved = [self.values[place] for place in used]
         steps = [gradient for gradient in gradients if gradient is not None]
         if self.weight_decay:
             steps = list(torch._foreach_add(steps, moved, alpha=self.weight_decay))

@@ -70,14 +70,14 @@ class Part:
 
 def parts(upload: Any) -> list[Part]:
     """Where everything additive in an upload stands in its vector."""
-    found, start = [], 0
+    pieces, start = [], 0
     held = by_field(upload)
     for f in fields(upload):
         if f.metadata["carries"] in ADDITIVE:
             for name, tensor in held[f.name].items():
-                found.append(Part(f.name, name, start, tensor))
+                pieces.append(Part(f.name, name, start, tensor))
                 start += tensor.numel()
-    return found
+    return pieces
 
 
 def vector(upload: Any) -> Tensor:
@@ -95,7 +95,7 @@ def rebuilt(upload: Any, values: Tensor) -> Any:
 
 
 def origin(upload: Any, down: Any) -> Tensor:
-    """The vector of an upload that says nothing: the weights that came down, and no change."""
+    """The vector of an upload that changes nothing: the weights that came down, and no change."""
     pieces = []
     for part in parts(upload):
         carries = next(f.metadata["carries"] for f in fields(upload) if f.name == part.field)
@@ -106,11 +106,11 @@ def origin(upload: Any, down: Any) -> Tensor:
 
 def readable(replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
     """The replies; one whose upload is not of the method's form, or not finite, is refused: it would spoil the sum."""
-    found = []
+    checked = []
     for reply in replies:
         wrong = None if reply.error or reply.form is None else fault(reply.upload, reply.form)
-        found.append(replace(reply, upload=None, error=REFUSED + wrong) if wrong else reply)
-    return found
+        checked.append(replace(reply, upload=None, error=REFUSED + wrong) if wrong else reply)
+    return checked
 
 
 def shared(replies: Sequence[Reply[Any]], mean: Tensor, samples: Sequence[float]) -> list[Reply[Any]]:

@@ -19,6 +19,7 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, carried, record
 from fedstill.core.value import setting
+from fedstill.parts.adam import Adam
 from fedstill.parts.gather import Gather, gathers
 from fedstill.parts.learner import Learner, Memory, minibatches, predict, refuses_one
 from fedstill.parts.losses import cross_entropy
@@ -87,6 +88,29 @@ def known_best(features: Tensor, accuracies: Tensor, share: float) -> Tensor:
     count = max(1, round(share * features.shape[1]))
     best = [values.topk(count, dim=1).values.mean(1) for values in (features, accuracies)]
     return torch.minimum(*best)
+
+
+def levelled_accuracy(logits: Tensor, labels: Tensor, turns: int = 10) -> Tensor:
+    """Each client's accuracy once its own class frequencies are taken out (ours): clients.
+
+    A client that has seen some classes more often favours them by a constant for each class. The constants are fitted
+    on one half of the samples, until the mean prediction has the half's class frequencies (there the likelihood is
+    greatest), and the answers of the other half are judged with them; then the other way round. So what a one-sided
+    client knows comes to light, and what a liar has spoilt stays spoilt.
+    """
+    scores, place = logits.double(), torch.argsort(torch.argsort(labels, stable=True))
+    right = torch.zeros(logits.shape[:2], dtype=torch.double)
+    for half in (0, 1):
+        fitted, judged = place % 2 != half, place % 2 == half  # every class has its share in both
+        if not fitted.any():
+            fitted = judged
+        shares = one_hot(labels[fitted], logits.shape[-1]).double().mean(0).clamp_min(1e-6)
+        constants = torch.zeros(len(logits), 1, logits.shape[-1], dtype=torch.double)
+        for _ in range(turns):
+            means = softmax(scores[:, fitted] + constants, -1).mean(1, keepdim=True)
+            constants = constants + shares.log() - means.clamp_min(1e-12).log()
+        right[:, judged] = ((scores[:, judged] + constants).argmax(-1) == labels[judged]).double()
+    return right.mean(1)
 
 
 def trusted_by_best(evidence: Tensor, apart: float, seed: int) -> tuple[list[int], list[int]]:
@@ -190,6 +214,13 @@ class Identify(Gather):
         0.0, ge=0, le=1, doc="judge a client by the share of classes it knows best, for clients that differ (0: by all)"
     )
     apart: float = setting(0.15, ge=0, doc="with known: parts no further apart than this are both trusted")
+    levelled: float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        doc="judge a client by its accuracy without its own class frequencies, for clients that differ: "
+        "parts no further apart than this are both trusted (0: not so)",
+    )
     server_epochs: int = setting(2, ge=1, doc="epochs of the server's model on the public set, each round")
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
     server_batch: int = setting(64, ge=1, doc="batch size for the server's model")
@@ -221,7 +252,9 @@ class Identify(Gather):
         features, accuracy = known[:, classes := torch.unique(labels)], known[:, -1]
         places = sound.nonzero()[:, 0].tolist()
         seed = env.key(f"k-means {env.round}")
-        if self.known:
+        if self.levelled:  # every round anew: a client's class frequencies are taken out of this round's logits
+            rows, sides = trusted_by_best(levelled_accuracy(uploads[sound], labels), self.levelled, seed)
+        elif self.known:
             shown = known_best(features, known[:, env.classes + classes], self.known)
             rows, sides = trusted_by_best(shown[sound], self.apart, seed)
         else:
@@ -229,7 +262,7 @@ class Identify(Gather):
         clusters = dict(zip(places, sides, strict=True))
         trusted = [replies[places[row]] for row in rows]
         spent = {"train": trained - began, "identify": time.perf_counter() - trained}
-        found = Trust(
+        trust = Trust(
             weights,
             memory,
             logits,
@@ -241,7 +274,7 @@ class Identify(Gather):
             tuple(classes.tolist()),
             spent,
         )
-        return found, trusted
+        return trust, trusted
 
     def _seen(self, uploads: Tensor, server: Tensor, labels: Tensor) -> Tensor:
         """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy.
@@ -268,7 +301,7 @@ class Identify(Gather):
 
     def _train(self, env: Env, state: Trust) -> tuple[State, Memory, Tensor]:
         module = env.module(state.weights)
-        learner = Learner(module.train(), torch.optim.Adam(module.parameters(), self.server_lr)).recall(state.memory)
+        learner = Learner(module.train(), Adam(module.parameters(), self.server_lr)).recall(state.memory)
         images, labels = env.public.inputs().to(env.device), env.public.y.to(env.device)
         alone = refuses_one(module)
         lessons = minibatches(

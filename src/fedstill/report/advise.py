@@ -4,14 +4,16 @@ What a method needs and sends is read from the registry; how well it did, from t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 from rich.text import Text
 
 from fedstill.core.errors import RunError, UsageError
-from fedstill.core.method import methods
+from fedstill.core.method import MadeFor, methods
 from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod
 from fedstill.experiment.leaderboard import Standing, leagues
@@ -19,6 +21,8 @@ from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive
 from fedstill.report.privacy import coverage
 
+HERE = Path("results")
+"""Where a clone of the project has its records."""
 NEUTRAL = frozenset({Carries.SIZE, Carries.STEPS, Carries.VERSION, Carries.ROWS})
 """Counts that say little of the samples: whoever shares anything shares these."""
 SHARES: Mapping[str, frozenset[str]] = {
@@ -40,13 +44,6 @@ SHARES: Mapping[str, frozenset[str]] = {
 """What a user may say that clients can share, and what it allows."""
 SKEWED, SELDOM = 1.0, 0.5
 """Below such an α clients' labels differ much; below such a share of active clients many are unheard of in a round."""
-SUITED: Mapping[str, Sequence[str]] = {
-    "labels differ much from client to client": ("fedkf", "dafkd", "fedrad", "fedgkd", "feddyn", "scaffold", "moon"),
-    "few clients are active in a round": ("fedkf", "fedkf-minus", "fedrad", "feddyn"),
-    "clients may have different networks": ("fedtkd", "fedmd", "fedproto", "fedtgp", "fml", "fedhe"),
-    "clients are much alike": ("fedavg", "fedprox"),
-}
-"""What papers made these methods for; it orders candidates that no record tells apart."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,11 @@ class Situation:
 
     @property
     def traits(self) -> list[str]:
-        """Which of the situations of `SUITED` this is."""
-        labels, few, networks, alike = SUITED
-        unlike = self.alpha is not None and self.alpha < SKEWED
-        known = {labels: unlike, few: self.active < SELDOM, networks: self.different}
-        found = [name for name, true in known.items() if true]
-        return found or [alike]
+        """Which of the situations that methods are made for this is."""
+        unlike, few, different, alike = get_args(MadeFor)
+        skewed = self.alpha is not None and self.alpha < SKEWED
+        known = {unlike: skewed, few: self.active < SELDOM, different: self.different}
+        return [name for name, true in known.items() if true] or [alike]
 
 
 @dataclass(frozen=True)
@@ -99,12 +95,26 @@ class Advice:
     command: str
 
 
-def standings(results: Path) -> dict[str, Standing]:
-    """The leaderboard's standings by method, from the records in this folder; none without records."""
-    if not results.is_dir():
+def shipped() -> Path | None:
+    """The folder of the leaderboard's records that the installed package came with; None where there is none."""
+    try:
+        files = metadata.files("fedstill") or []
+    except metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(file.locate())) for file in files if file.name == "leaderboard.jsonl"]
+    return found[0].resolve().parent if found and found[0].exists() else None
+
+
+def standings(results: Path | None) -> dict[str, Standing]:
+    """The leaderboard's standings by method, from the records in this folder; none without records.
+
+    None: the folder `results` where there is one, else the records that the package came with.
+    """
+    folder = results or (HERE if HERE.is_dir() else shipped())
+    if folder is None or not folder.is_dir():
         return {}
-    found = leagues(read_preset("leaderboard/board"), Archive(results))
-    return {standing.method: standing for league in found for standing in league.standings if standing.ranks}
+    board = leagues(read_preset("leaderboard/board"), Archive(folder))
+    return {standing.method: standing for league in board for standing in league.standings if standing.ranks}
 
 
 def refusal(method: type[AnyMethod], situation: Situation, standing: Standing | None = None) -> str | None:
@@ -116,10 +126,10 @@ def refusal(method: type[AnyMethod], situation: Situation, standing: Standing | 
     if method.one_architecture and situation.different:
         return "needs one network for all"
     allowed = NEUTRAL.union(*(SHARES[word] for word in situation.share))
-    sent = method.leaves_client()
-    if all(what in NEUTRAL for what in sent.values()):
+    carried = method.leaves_client()
+    if all(what in NEUTRAL for what in carried.values()):
         return "shares nothing"
-    beyond = [what for what in sent.values() if what not in allowed]
+    beyond = [what for what in carried.values() if what not in allowed]
     if beyond:
         return f"sends {beyond[0]}"
     if situation.private and not covered(method):
@@ -131,30 +141,34 @@ def refusal(method: type[AnyMethod], situation: Situation, standing: Standing | 
 
 def covered(method: type[AnyMethod]) -> bool:
     """Does `--private epsilon=…` cover everything that leaves a client of this method?"""
-    told = coverage(method())["--private epsilon=8"]
-    return "refused" not in told and not any("not covered" in what for what in told.values())
+    effects = coverage(method())["--private epsilon=8"]
+    return "refused" not in effects and not any("not covered" in what for what in effects.values())
 
 
-def advise(situation: Situation, results: Path = Path("results"), count: int = 3) -> list[Advice]:
-    """The candidates for a situation, best first: by mean rank on the leaderboard, then by what they were made for."""
+def advise(situation: Situation, results: Path | None = None, count: int = 3) -> list[Advice]:
+    """The candidates for a situation, best first: by their place in their league, then by what they were made for."""
     known = standings(results)
     ranked = []
     for name, method in methods.usable():
         standing = known.get(name)
         if refusal(method, situation, standing) is None:
-            measured = standing.rank if standing else None
-            suited = sum(name in SUITED[trait] for trait in situation.traits)
-            place = min((SUITED[t].index(name) for t in situation.traits if name in SUITED[t]), default=99)
-            ranked.append(((measured is None, measured or 0.0, -suited, place, name), name, standing))
+            measured = standing.below if standing else None
+            suited = len(set(situation.traits).intersection(method.made_for))
+            ranked.append(((measured is None, measured or 0.0, -suited, name), name, standing))
     if not ranked:
-        why = "; ".join(f"{name} {refusal(methods[name], situation)}" for name in ("fedavg", "fedtkd", "fedproto"))
+        reasons = {refusal(method, situation): name for name, method in methods.usable()}
+        why = "; ".join(f"{name} {reason}" for reason, name in list(reasons.items())[:3])
         raise RunError(f"no method fits: {why}; allow more to be shared, or a public set")
-    return [_advice(name, situation, standing) for _, name, standing in sorted(ranked, key=lambda r: r[0])[:count]]
+    best = sorted(ranked, key=lambda r: r[0])[:count]
+    found = [_advice(name, situation, standing) for _, name, standing in best]
+    if known:
+        return found
+    return [replace(one, evidence=f"no records at {results or HERE}: name their folder (--results)") for one in found]
 
 
 def _advice(name: str, situation: Situation, standing: Standing | None) -> Advice:
     method = methods[name]
-    suited = [f"made for: {trait}" for trait in situation.traits if name in SUITED[trait]]
+    suited = [f"made for: {trait}" for trait in situation.traits if trait in method.made_for]
     needs = "uses the public set" if method.needs_public else "needs no public data"
     networks = "one network for all" if method.one_architecture else "networks may differ"
     words = ["fedstill", "run", name]
@@ -176,25 +190,26 @@ def _cost(standing: Standing | None) -> str:
     if standing is None:
         return "not measured yet"
     parts = [("time", standing.time), ("bytes", standing.bytes)]
-    told = [f"{value:.2g} times FedAvg's {what}" for what, value in parts if value is not None]
-    return ", ".join(told) + " in a round" if told else "not measured yet"
+    measured = [f"{value:.2g} times FedAvg's {what}" for what, value in parts if value is not None]
+    return ", ".join(measured) + " in a round" if measured else "not measured yet"
 
 
 def _evidence(standing: Standing | None) -> str:
     if standing is None or standing.rank is None:
         return "no record on the leaderboard yet: try it beside fedavg"
     tasks = len(standing.ranks)
-    return f"mean rank {standing.rank:.1f} by AMP over {tasks} {'task' if tasks == 1 else 'tasks'} of the leaderboard"
+    over = f"{tasks} {'task' if tasks == 1 else 'tasks'} of the leaderboard"
+    return f"mean rank {standing.rank:.1f} of {standing.among} ({standing.league}) by AMP over {over}"
 
 
-def show(found: Sequence[Advice]) -> None:
+def show(candidates: Sequence[Advice]) -> None:
     """Print the candidates."""
     console = Console(highlight=False, markup=False)
-    for place, one in enumerate(found, 1):
-        console.print(Text.assemble(f"{place}. ", (one.method, "bold")))
-        for line in one.why:
+    for place, candidate in enumerate(candidates, 1):
+        console.print(Text.assemble(f"{place}. ", (candidate.method, "bold")))
+        for line in candidate.why:
             console.print(f"   {line}")
-        console.print(f"   leaves a client: {', '.join(dict.fromkeys(one.leaves.values()))}")
-        console.print(f"   cost: {one.cost}")
-        console.print(f"   evidence: {one.evidence}")
-        console.print(f"   {one.command}\n", soft_wrap=True)
+        console.print(f"   leaves a client: {', '.join(dict.fromkeys(candidate.leaves.values()))}")
+        console.print(f"   cost: {candidate.cost}")
+        console.print(f"   evidence: {candidate.evidence}")
+        console.print(f"   {candidate.command}\n", soft_wrap=True)

@@ -18,7 +18,7 @@ from fedstill.core.method import Method, methods
 from fedstill.core.registry import Registry
 from fedstill.core.turn import wrappers
 from fedstill.core.value import plain
-from fedstill.data import datasets, found, partitions
+from fedstill.data import datasets, located, partitions
 from fedstill.data.published import Found
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.measures import Measure, measures
@@ -27,6 +27,7 @@ from fedstill.experiment.toml import toml
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
+from fedstill.parts.pace import paces, speeds
 from fedstill.report.privacy import coverage, show_coverage
 
 KINDS: dict[str, Registry[Any]] = {
@@ -37,6 +38,8 @@ KINDS: dict[str, Registry[Any]] = {
     "gathers": gathers,
     "attacks": attacks,
     "wrappers": wrappers,
+    "paces": paces,
+    "speeds": speeds,
     "generators": generators,
     "metrics": measures,
 }
@@ -55,7 +58,7 @@ def listing(what: str) -> list[dict[str, str]]:
         return [{"name": name, "about": describe(name)} for name in presets()]
     if what not in KINDS:
         raise unknown("kind of thing", what, known("kinds"))
-    where = dict(found()) if what == "data" else {}
+    where = dict(located()) if what == "data" else {}
     rows = []
     for name, thing in KINDS[what].usable():
         rows.append({"name": name, "about": _about(thing).split("\n")[0]})
@@ -81,14 +84,15 @@ def card(name: str) -> dict[str, Any]:
     if kind is None:
         raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
     thing = KINDS[kind][name]
-    found: dict[str, Any] = {"name": name, "kind": kind, "about": _about(thing)}
+    described: dict[str, Any] = {"name": name, "kind": kind, "about": _about(thing)}
     if is_dataclass(thing):
-        found["settings"] = settings_of(thing)
+        described["settings"] = settings_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Method):
-        found |= {"paper": thing.paper, "leaves_client": thing.leaves_client(), "needs_public_data": thing.needs_public}
-        found["different_architectures"] = not thing.one_architecture
-        found["covered_by"] = coverage(thing())
-    return found
+        described |= {"paper": thing.paper, "leaves_client": thing.leaves_client()}
+        described["needs_public_data"] = thing.needs_public
+        described["different_architectures"] = not thing.one_architecture
+        described["covered_by"] = coverage(thing())
+    return described
 
 
 def settings_of(value: Any) -> list[dict[str, Any]]:
@@ -130,7 +134,7 @@ def examination() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "accelerator": "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None,
         "FEDSTILL_DATA": os.environ.get("FEDSTILL_DATA"),
-        "data": dict(found()),
+        "data": dict(located()),
     }
 
 
@@ -151,42 +155,42 @@ def show_listing(rows: Sequence[Mapping[str, str]]) -> None:
     Console().print(table)
 
 
-def show_card(found: Mapping[str, Any]) -> None:
+def show_card(described: Mapping[str, Any]) -> None:
     """Print a card."""
     console = Console(highlight=False, markup=False)
-    console.print(Text.assemble((str(found["name"]), "bold"), f"  {found['about']}\n"))
-    if "content" in found:
-        print(toml(found["content"]["base"]))
+    console.print(Text.assemble((str(described["name"]), "bold"), f"  {described['about']}\n"))
+    if "content" in described:
+        print(toml(described["content"]["base"]))
         for way in ("rows", "columns"):
-            print(f"{way}: {', '.join(entry['label'] for entry in found['content'][way])}")
-        print(f"\nfedstill reproduce {found['name']} --dry-run")
-    if found.get("paper"):
-        console.print(f"paper: {found['paper']}")
-    if "leaves_client" in found:
+            print(f"{way}: {', '.join(entry['label'] for entry in described['content'][way])}")
+        print(f"\nfedstill reproduce {described['name']} --dry-run")
+    if described.get("paper"):
+        console.print(f"paper: {described['paper']}")
+    if "leaves_client" in described:
         console.print("what leaves a client:")
-        for name, what in found["leaves_client"].items():
+        for name, what in described["leaves_client"].items():
             console.print(f"  {name}: {what}")
-        show_coverage(console, found["covered_by"])
-        console.print(f"public data: {'needed' if found['needs_public_data'] else 'not needed'}\n")
-    if found.get("settings"):
+        show_coverage(console, described["covered_by"])
+        console.print(f"public data: {'needed' if described['needs_public_data'] else 'not needed'}\n")
+    if described.get("settings"):
         table = Table(box=None, pad_edge=False)
         for column in ("setting", "default", "meaning"):
             table.add_column(column, overflow="fold")
-        for entry in found["settings"]:
+        for entry in described["settings"]:
             default = entry["default"]["name"] if isinstance(entry["default"], dict) else entry["default"]
             table.add_row(*(Text(str(text)) for text in (entry["name"], default, entry["about"])))
         console.print(table)
 
 
-def show_examination(found: Mapping[str, Any]) -> None:
+def show_examination(examined: Mapping[str, Any]) -> None:
     """Print the examination."""
-    for name, number in found["packages"].items():
+    for name, number in examined["packages"].items():
         print(f"{name:<14} {number or 'missing'}")
-    for name, number in found["extras"].items():
+    for name, number in examined["extras"].items():
         print(f"{name:<14} {number or f'not installed: pip install fedstill[{name}]'}")
-    print(f"{'cores':<14} {found['cores']}: one worker process each, one thread in each")
-    print(f"{'accelerator':<14} {found['accelerator'] or 'none'}")
-    print(f"{'FEDSTILL_DATA':<14} {found['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
-    for name, where in found["data"].items():
+    print(f"{'cores':<14} {examined['cores']}: one worker process each, one thread in each")
+    print(f"{'accelerator':<14} {examined['accelerator'] or 'none'}")
+    print(f"{'FEDSTILL_DATA':<14} {examined['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
+    for name, where in examined["data"].items():
         missing = "not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]"
         print(f"  {name:<16} {where or missing}")

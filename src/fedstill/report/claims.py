@@ -29,10 +29,10 @@ def section(judgements: Sequence[Judgement]) -> str:
             f"<li>{escape(s.text)}: {escape(s.verdict)}{f', p = {s.p:.3g}' if s.p is not None else ''}</li>"
             for s in judgement.statements
         )
-        told = f"<details><summary>{escape(judgement.evidence)}</summary><ul>{each}</ul></details>"
+        details = f"<details><summary>{escape(judgement.evidence)}</summary><ul>{each}</ul></details>"
         verdict = f"{MARKS[judgement.verdict]} {judgement.verdict}"
         cells = sections.cell(escape(verdict), "name") + sections.cell(escape(judgement.claim.text), "left")
-        body.append(f'<tr data-verdict="{judgement.verdict}">{cells}{sections.cell(told, "left")}</tr>')
+        body.append(f'<tr data-verdict="{judgement.verdict}">{cells}{sections.cell(details, "left")}</tr>')
     table = sections.table(["verdict", "claim", "evidence"], body, left=(1, 2))
     return sections.section("claims", "The paper's claims", table, about=escape(RULE))
 
@@ -44,13 +44,15 @@ def markdown(judgements: Sequence[Judgement]) -> str:
 
 
 def sentence(judgements: Sequence[Judgement]) -> str:
-    """A page's first line on its claims: reached, not reached, or not measured; a claim not reached is named."""
+    """A page's first line on its claims: reached or not, not decided or not measured; those not held are named."""
     measured = [j for j in judgements if any(len(s.differences) > 1 for s in j.statements)]
     if not measured:
         return "Its paper's claim has not been measured here yet."
     missed = [j for j in measured if j.verdict != "held"]
-    said = "; ".join(f"{j.claim.text}: {j.verdict} ({j.evidence})" for j in missed or measured)
+    results = "; ".join(f"{j.claim.text}: {j.verdict} ({j.evidence})" for j in missed or measured)
     if missed:
-        return f"**Does not reach its paper's claim here.** {said}."
+        failed = any(j.verdict == "not held" for j in missed)
+        verdict = "Does not reach its paper's claim here." if failed else "Not shown to reach its paper's claim here."
+        return f"**{verdict}** {results}."
     rest = "" if len(measured) == len(judgements) else " Not all of it has been measured yet."
-    return f"Reaches its paper's claim here: {said}.{rest}"
+    return f"Reaches its paper's claim here: {results}.{rest}"

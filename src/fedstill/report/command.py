@@ -8,7 +8,7 @@ from typing import Any
 from fedstill.core.errors import FedstillError
 from fedstill.core.value import deciding
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
-from fedstill.experiment.toml import toml
+from fedstill.experiment.toml import literal
 
 
 def command(settings: Mapping[str, Any]) -> str:
@@ -44,12 +44,6 @@ def command(settings: Mapping[str, Any]) -> str:
         if value != usual["method"].get(key):
             rest[f"method.{key}" if key in reserved else key] = value
     for key, value in rest.items():
-        words += ["--set", f"{key}={_value(value)}"]
+        # --set reads tables, lists and truth as TOML, the rest as text
+        words += ["--set", f"{key}={literal(value) if isinstance(value, Mapping | list | bool) else value}"]
     return shlex.join(words)
-
-
-def _value(value: Any) -> str:
-    """A value as --set reads it: tables and lists as TOML, the rest as text."""
-    if isinstance(value, Mapping | list):
-        return toml({"x": {"y": value}}).partition("y = ")[2].strip()
-    return str(value).lower() if isinstance(value, bool) else str(value)

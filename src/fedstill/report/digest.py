@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import Any
 
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.toml import toml
 from fedstill.report import tables
 from fedstill.report.command import command
@@ -36,15 +35,23 @@ class Series:
 
 def series_of(results: Sequence[Result]) -> list[Series]:
     """Every model of every experiment; a chapter for each data set."""
-    chapters: dict[str, list[Result]] = {}
+    by_data: dict[str, list[Result]] = {}
     for result in results:
-        chapters.setdefault(str(result.experiment["data"]), []).append(result)
-    found = []
-    for chapter, inside in chapters.items():
+        by_data.setdefault(str(result.experiment["data"]), []).append(result)
+    series = []
+    for chapter, inside in by_data.items():
         for group in tables.groups(inside):
             name, runs = tables.label(group[0].experiment, inside), tuple(sorted(group, key=_seed))
-            found += [Series(chapter, name, model, runs) for model in group[0].models]
-    return found
+            series += [Series(chapter, name, model, runs) for model in group[0].models]
+    return series
+
+
+def chapters(series: Sequence[Series]) -> dict[str, list[Series]]:
+    """The lines of each chapter, in the order in which the chapters first come."""
+    by_chapter: dict[str, list[Series]] = {}
+    for line in series:
+        by_chapter.setdefault(line.chapter, []).append(line)
+    return by_chapter
 
 
 def _seed(result: Result) -> int:
@@ -58,11 +65,11 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
         for result in line.runs:
             runs.setdefault(id(result), (len(runs), result))
     shared = _Shared()
-    chapters = list(dict.fromkeys(line.chapter for line in series))
+    titles = list(chapters(series))
     keys = list(dict.fromkeys((line.chapter, tuple(id(r) for r in line.runs)) for line in series))
     entries = [
         {
-            "chapter": chapters.index(line.chapter),
+            "chapter": titles.index(line.chapter),
             "group": keys.index((line.chapter, tuple(id(r) for r in line.runs))),
             "label": line.title,
             "model": line.model,
@@ -73,24 +80,24 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
     names = {(line.chapter, tuple(id(r) for r in line.runs)): line.group for line in series}
     groups = [
         {
-            "chapter": chapters.index(chapter),
+            "chapter": titles.index(chapter),
             "label": names[chapter, members],
             "method": runs[members[0]][1].experiment["method"]["name"],
             "runs": [runs[r][0] for r in members],
         }
         for chapter, members in keys
     ]
-    found = [_run(result, shared) for _, result in runs.values()]
+    digests = [_run(result, shared) for _, result in runs.values()]
     carried: dict[str, dict[str, str]] = {}
     for _, result in runs.values():
         carried.setdefault(result.experiment["method"]["name"], {}).update(left_clients(result.experiment))
     whole: dict[str, Any] = finite(
         {
             "metrics": [metric.plain() for metric in tables.metrics_of(r for _, r in runs.values())],
-            "chapters": chapters,
+            "chapters": titles,
             "series": entries,
             "groups": groups,
-            "runs": found,
+            "runs": digests,
             "leaves": carried,
             "partitions": shared.items["partition"],
             "versions": shared.items["versions"],
@@ -117,11 +124,10 @@ class _Shared:
 def _run(result: Result, shared: _Shared) -> dict[str, Any]:
     plan, rows = result.experiment, result.rows
     evaluated = [row for row in rows if row.get("models")]
-    folder = None if result.run_dir is None else RunDir(result.run_dir)
-    made = dict((folder and _read(folder, "versions.json")) or {})
+    made = dict(_read(result, "versions.json") or {})
     typed = made.pop("command", None)
     known = {
-        "name": "run" if result.run_dir is None else str(result.run_dir),
+        "name": result.place,
         "seed": _seed(result),
         "planned": plan.get("rounds", len(rows)),
         "done": len(rows),
@@ -134,7 +140,7 @@ def _run(result: Result, shared: _Shared) -> dict[str, Any]:
         "missing": sum(len(row.get("missing", {})) for row in rows),
         "seconds": _seconds(rows),
         "malicious": malicious_clients(result),
-        "partition": shared.place("partition", folder and _read(folder, "partition.json")),
+        "partition": shared.place("partition", _read(result, "partition.json")),
         "versions": shared.place("versions", made or None),
         "config": toml(plan),
         "again": command(plan),
@@ -150,9 +156,9 @@ def _curves(result: Result, model: str) -> dict[str, Any]:
     return {**curves, "clients": result.per_client(model)}
 
 
-def _read(folder: RunDir, name: str) -> Any:
+def _read(result: Result, name: str) -> Any:
     try:
-        return folder.read(name)
+        return result.file(name)
     except tables.WRONG:
         return None
 
@@ -173,16 +179,16 @@ def _seconds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _trust(rows: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Round by round, a sign for each client: + trusted, - shut out, space: not there."""
-    told = [(row["round"], row["facts"]) for row in rows if "trusted" in row.get("facts", {})]
-    if not told:
+    judged = [(row["round"], row["facts"]) for row in rows if "trusted" in row.get("facts", {})]
+    if not judged:
         return None
     signs = []
-    for _, facts in told:
+    for _, facts in judged:
         trusted, answered = set(facts["trusted"]), set(facts.get("answered", facts["trusted"]))
         signs.append("".join("+" if k in trusted else "-" if k in answered else " " for k in range(plan["clients"])))
     right = [row.get("identification", {}) for row in rows if "trusted" in row.get("facts", {})]
     return {
-        "rounds": [number for number, _ in told],
+        "rounds": [number for number, _ in judged],
         "signs": signs,
         "precision": [entry.get("precision") for entry in right],
         "recall": [entry.get("recall") for entry in right],

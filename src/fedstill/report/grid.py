@@ -14,14 +14,14 @@ from fedstill.report.digest import Series
 
 def series(points: Sequence[Point], done: Mapping[Path, Result]) -> list[Series]:
     """A line for every point and model, named by its values."""
-    found = []
+    lines = []
     for point in points:
         runs = tuple(done[job.path] for job in point.jobs if job.path in done)
-        found += [
+        lines += [
             Series(str(runs[0].experiment["data"]), point.label, model, runs)
             for model in (runs[0].models if runs else [])
         ]
-    return found
+    return lines
 
 
 def rows(points: Sequence[Point], done: Mapping[Path, Result]) -> list[dict[str, Any]]:

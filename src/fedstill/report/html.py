@@ -13,8 +13,8 @@ import fedstill
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import write as write_file
 from fedstill.experiment.result import Result
-from fedstill.report import privacy_page, sections, sites, tables
-from fedstill.report.digest import Series, digest, series_of
+from fedstill.report import clock, plain, privacy_page, sections, sites, tables
+from fedstill.report.digest import Series, chapters, digest, series_of
 from fedstill.report.figures import plots
 
 PICTURES, PATIENCE = 16, 4.0
@@ -32,6 +32,7 @@ _LINKS = {
     "speed": "Rounds",
     "traffic": "Bytes",
     "time": "Time",
+    "clock": "Virtual time",
     "partition": "Partition",
     "trust": "Trust",
     "pictures": "Pictures",
@@ -53,7 +54,7 @@ def report(paths: Sequence[Path], out: Path, title: str | None = None, tags: Seq
     Returns:
         What the reader should know: runs that were left out, and why.
     """
-    results, notes = tables.found(paths, tags)
+    results, notes = tables.runs_found(paths, tags)
     wanted = [word for tag in tags for word in ("--tag", tag)]
     command = shlex.join(["fedstill", "report", *map(str, paths), *wanted, "-o", str(out)])
     write(page(series_of(results), title=title or "Comparison of runs", notes=notes, command=command), out)
@@ -95,15 +96,17 @@ def page(
     health = sections.health(results)
     kept = privacy_page.section_of(results)
     gained = sites.gains(series)
+    timed = clock.section_of(series)
     parts = {
         "title": escape(title),
         "subtitle": escape(_subtitle(results)),
-        "notes": sections.verdict(series) + sections.notes(notes),
+        "notes": sections.verdict(series, plain.story(series)) + sections.notes(notes),
         "health": health,
         "lead": lead,
         "summary": sections.summary(series),
         "sites": gained,
         "charts": asset("charts.html"),
+        "clock": timed,
         "pictures": sections.gallery(figures),
         "privacy": kept,
         "leaves": sections.leaves(data),
@@ -112,7 +115,7 @@ def page(
         "js": asset("save.js") + asset("charts.js") + asset("page.js") + asset("shell.js"),
     }
     there: dict[str, Any] = {"health": health, "lead": lead, "sites": gained, "pictures": figures, "privacy": kept}
-    there["trust"] = any("trust" in run for run in data["runs"])
+    there |= {"trust": any("trust" in run for run in data["runs"]), "clock": timed}
     links = {target: name or lead_name for target, name in _LINKS.items() if there.get(target, True)}
     return fill(parts, links)
 
@@ -155,17 +158,16 @@ def _subtitle(results: Sequence[Result]) -> str:
 
 def _words(series: Sequence[Series]) -> list[str]:
     """What makes a comparison doubtful, in words."""
-    found = []
+    lines = []
     data = list(dict.fromkeys(str(line.runs[0].experiment["data"]) for line in series))
-    chapters = list(dict.fromkeys(line.chapter for line in series))
-    if len(data) > 1 and chapters == data:
-        found.append(f"Runs on different data sets ({', '.join(data)}): compared within each, never across.")
-    for chapter in chapters:
-        inside = [line for line in series if line.chapter == chapter]
+    by_chapter = chapters(series)
+    if len(data) > 1 and list(by_chapter) == data:
+        lines.append(f"Runs on different data sets ({', '.join(data)}): compared within each, never across.")
+    for chapter, inside in by_chapter.items():
         if len({tuple(sorted(r.experiment["seed"] for r in line.runs)) for line in inside}) > 1:
-            where = f"{chapter}: " if len(chapters) > 1 else ""
-            found.append(f"{where}not every method ran with the same seeds; a difference may be the seed's.")
-    return found
+            where = f"{chapter}: " if len(by_chapter) > 1 else ""
+            lines.append(f"{where}not every method ran with the same seeds; a difference may be the seed's.")
+    return lines
 
 
 def _pictures(series: Sequence[Series]) -> tuple[list[tuple[str, Any]], list[str]]:
@@ -174,17 +176,17 @@ def _pictures(series: Sequence[Series]) -> tuple[list[tuple[str, Any]], list[str
     The partition is drawn by the page itself.
     """
     first: dict[int, tuple[str, Result]] = {id(line.runs[0]): (line.group, line.runs[0]) for line in series}
-    found: list[tuple[str, Any]] = []
+    pictures: list[tuple[str, Any]] = []
     wrong, left, began = [], 0, time.monotonic()
     for group, result in first.values():
         here = f"{group}, seed {result.experiment['seed']}"
-        if len(found) >= PICTURES or time.monotonic() - began > PATIENCE:
+        if len(pictures) >= PICTURES or time.monotonic() - began > PATIENCE:
             left += 1
             continue
         try:
-            found += [(f"{here}: {title}", figure) for title, figure in plots.pictures(result, ("partition",))]
+            pictures += [(f"{here}: {title}", figure) for title, figure in plots.pictures(result, ("partition",))]
         except FedstillError as error:
             wrong.append(f"{here}: a picture could not be painted ({error})")
-    if left and found:
+    if left and pictures:
         wrong.append(f"there are no pictures of {left} more experiments: a report of these alone has them")
-    return found[:PICTURES], wrong
+    return pictures[:PICTURES], wrong

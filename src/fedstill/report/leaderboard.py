@@ -27,7 +27,7 @@ def page(preset: Preset, leagues: Sequence[League], out: Path) -> Path:
         "title": escape(preset.title),
         "subtitle": escape(preset.note),
         "lead": lead + "".join(parts),
-        "pictures": sections.gallery(figures),
+        "pictures": sections.gallery(figures, "Critical difference", wide=True),
         "js": html.asset("shell.js") + html.asset("board.js"),
     }
     links = {_id(league): league.name for league in leagues} | {"pictures": "Critical difference"}
@@ -76,7 +76,7 @@ def _score(score: Score | None, metric: str) -> str:
 
 
 def _number(value: float | None, text: str, again: str) -> str:
-    marks: dict[str, str] = {"value": "-1" if value is None else repr(value)}
+    marks: dict[str, str] = {"value": "" if value is None else repr(value)}
     return sections.cell(escape(text), **marks, **({"command": again} if again else {}))
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import UsageError, extra
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Together, Watcher
@@ -14,13 +14,15 @@ from fedstill.experiment.watcher import Together, Watcher
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """A round's numbers by name: metrics of every model, bytes, seconds, and single numbers among the facts."""
-    found = {f"{model}/{key}": value for model, scores in row["models"].items() for key, value in scores.items()}
-    found |= {f"bytes/{way}": sum(fields.values()) for way, fields in row["bytes"].items()}
-    found |= {f"seconds/{phase}": spent for phase, spent in row["seconds"].items()}
-    found |= {f"facts/{name}": value for name, value in row.get("facts", {}).items()}
-    found["clients/missing"] = len(row.get("missing", {}))
+    numbers = {f"{model}/{key}": value for model, scores in row["models"].items() for key, value in scores.items()}
+    numbers |= {f"bytes/{way}": sum(fields.values()) for way, fields in row["bytes"].items()}
+    numbers |= {f"seconds/{phase}": spent for phase, spent in row["seconds"].items()}
+    numbers |= {f"facts/{name}": value for name, value in row.get("facts", {}).items()}
+    numbers["clients/missing"] = len(row.get("missing", {}))
     return {
-        name: float(v) for name, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool) and v == v
+        name: float(v)
+        for name, v in numbers.items()
+        if isinstance(v, int | float) and not isinstance(v, bool) and v == v
     }
 
 
@@ -35,10 +37,8 @@ class TensorBoard(Logger):
     """Writes event files into the run's folder, `tensorboard/`."""
 
     def __init__(self) -> None:
-        try:
+        with extra("tensorboard", "log = tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UsageError("log = tensorboard: needs an extra: pip install 'fedstill[tensorboard]'") from None
         self.make: Any = SummaryWriter
         self.writer: Any = None
 
@@ -62,10 +62,8 @@ class MLflow(Logger):
     """Logs to wherever MLFLOW_TRACKING_URI says, else to MLflow's own default."""
 
     def __init__(self) -> None:
-        try:
+        with extra("mlflow", "log = mlflow"):
             import mlflow
-        except ImportError:
-            raise UsageError("log = mlflow: needs an extra: pip install 'fedstill[mlflow]'") from None
         self.mlflow: Any = mlflow
         self.open = False
 
@@ -93,10 +91,8 @@ class Board(Logger):
     """The library, which is the extra's name too."""
 
     def __init__(self) -> None:
-        try:
+        with extra(self.module, f"log = {self.module}"):
             self.board: Any = import_module(self.module)
-        except ImportError:
-            raise UsageError(f"log = {self.module}: needs an extra: pip install 'fedstill[{self.module}]'") from None
         self.open = False
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
@@ -138,10 +134,10 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> flat({"method": {"name": "fedavg", "lr": 0.1}, "rounds": 3})
     {'method.name': 'fedavg', 'method.lr': 0.1, 'rounds': 3}
     """
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        dotted |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return dotted
 
 
 LOGGERS: dict[str, type[Logger]] = {

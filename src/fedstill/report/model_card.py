@@ -4,13 +4,11 @@ It is Markdown with a head that the Hugging Face hub reads, made from the run's 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import fedstill
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.signature import Signature
 from fedstill.experiment.toml import toml
 from fedstill.report.privacy import left_clients, spent
@@ -100,10 +98,12 @@ def _scores(result: Result, model: str) -> str:
 
 
 def _left(result: Result) -> str:
-    sent = result.bytes_by_field()["up"]
-    rows = [(f"`{field}`", what, size(sent.get(field, 0))) for field, what in left_clients(result.experiment).items()]
+    bytes_up = result.bytes_by_field()["up"]
+    rows = [
+        (f"`{field}`", what, size(bytes_up.get(field, 0))) for field, what in left_clients(result.experiment).items()
+    ]
     if not rows:
-        rows = [(f"`{field}`", "not declared here", size(count)) for field, count in sent.items()]
+        rows = [(f"`{field}`", "not declared here", size(count)) for field, count in bytes_up.items()]
     head = ("field", "what it carries", "bytes, all clients and rounds")
     return "## What left the clients\n\n" + (_table(head, rows) if rows else "Nothing.")
 
@@ -117,14 +117,14 @@ def _privacy(result: Result) -> str:
             ("all clients" if k == "all" else names.get(int(k), k), f"{epsilon:.4g}", f"{known[-1].delta:g}")
             for k, epsilon in known[-1].epsilon.items()
         ]
-        told = _table(("client", "ε spent", "δ"), rows)
+        text = _table(("client", "ε spent", "δ"), rows)
     else:
-        told = "No differential privacy was asked for: nothing bounds what the model or the messages tell of a sample."
-    audit: Mapping[str, Any] | None = None if result.run_dir is None else RunDir(result.run_dir).read("audit.json")
+        text = "No differential privacy was asked for: nothing bounds what the model or the messages tell of a sample."
+    audit = result.file("audit.json")
     if audit is None:
-        return f"## Privacy spent\n\n{told}"
+        return f"## Privacy spent\n\n{text}"
     tried = [(row["target"], row["attack"], f"{row['auc']['value']:.3f}") for row in audit["membership"]]
-    return f"## Privacy spent\n\n{told}\n\n" + _table(("attacked", "attack", "AUC (.5 is guessing)"), tried)
+    return f"## Privacy spent\n\n{text}\n\n" + _table(("attacked", "attack", "AUC (.5 is guessing)"), tried)
 
 
 def _again(result: Result) -> str:

@@ -16,7 +16,7 @@ def table(result: Result) -> str:
         cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
         cells += [str(worst[0]) if worst else "–", f"{result.metric('amp').text(best['amp'])} (round {best['round']})"]
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    sent = result.bytes()
+    traffic = result.bytes()
     place = f" · {escape(str(result.run_dir))}" if result.run_dir else ""
     head = "".join(
         f"<th>{escape(name)}</th>"
@@ -25,6 +25,6 @@ def table(result: Result) -> str:
     return (
         f"<div><b>{escape(str(result.experiment['method']['name']))}</b> on {escape(str(result.experiment['data']))}, "
         f"seed {result.experiment['seed']}: {len(result.rows)} rounds in {result.seconds:.1f} s, "
-        f"{size(sent['down'])} down, {size(sent['up'])} up{place}<table><thead><tr>{head}</tr></thead>"
+        f"{size(traffic['down'])} down, {size(traffic['up'])} up{place}<table><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )

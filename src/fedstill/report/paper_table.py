@@ -2,13 +2,11 @@
 
 import itertools
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape as _plain
 from rich.table import Table
 
@@ -24,6 +22,7 @@ from fedstill.report.digest import Series
 from fedstill.report.figures import plots
 from fedstill.report.figures.partition import partition_figure, save
 from fedstill.report.logging import flat
+from fedstill.report.terminal import stdout
 
 Differences = Mapping[tuple[str, str], Sequence[str]]
 """Of every cell (row, column) the settings in which our runs differ from the paper's own."""
@@ -32,18 +31,18 @@ Differences = Mapping[tuple[str, str], Sequence[str]]
 def differences(preset: Preset, entries: Sequence[Entry]) -> Differences:
     """What was set otherwise than in the paper: by the preset's smaller size, by --rounds or by --set."""
     papers = {(cell.row, cell.column): cell.settings for cell in preset.cells(full=True)}
-    found = {}
+    differ = {}
     for entry in entries:
         where = (entry.cell.row, entry.cell.column)
         if entry.plans:
             its = flat(identity(experiment(papers[where]).plain(), "seed", reporting=False))
             mine = flat(identity(entry.plans[0].plain(), "seed", reporting=False))
-            found[where] = [
+            differ[where] = [
                 f"{name.removeprefix('method.')}={_short(mine.get(name))} instead of {_short(its.get(name))}"
                 for name in dict.fromkeys([*its, *mine])
                 if its.get(name) != mine.get(name)
             ]
-    return found
+    return differ
 
 
 def _short(value: Any) -> str:
@@ -85,8 +84,7 @@ def show(numbers: Sequence[Number], title: str, differ: Differences | None = Non
 
     `differ` names, beside a row's numbers, what was set otherwise than in the paper.
     """
-    terminal = Console(file=sys.stdout, highlight=False)
-    console = terminal if terminal.is_terminal else Console(file=sys.stdout, highlight=False, width=240)
+    console = stdout(highlight=False)
     console.print(f"[bold]{_plain(title)}[/bold]")
     for column in dict.fromkeys(n.column for n in numbers):
         inside = [n for n in numbers if n.column == column]
@@ -220,7 +218,7 @@ def _album(preset: Preset, figures: Sequence[tuple[str, Any]], room: Path) -> Pa
 
 def series(entries: Sequence[Entry], done: Mapping[Path, Result]) -> list[Series]:
     """The runs as the table has them: a chapter for each column, a line for each row, under the paper's names."""
-    found = []
+    lines = []
     for entry in entries:
         runs = tuple(done[job.path] for job in entry.jobs if job.path in done)
         if not runs or entry.cell.model == "student":  # what has no run has no curves
@@ -228,8 +226,8 @@ def series(entries: Sequence[Entry], done: Mapping[Path, Result]) -> list[Series
         kin = [e.cell.row for e in entries if e.cell.column == entry.cell.column and e.jobs == entry.jobs]
         model = _model(runs[0], entry.cell.model)
         if model:
-            found.append(Series(entry.cell.column, _common(kin), model, runs, entry.cell.row))
-    return found
+            lines.append(Series(entry.cell.column, _common(kin), model, runs, entry.cell.row))
+    return lines
 
 
 def _model(result: Result, asked: str) -> str:

@@ -33,16 +33,16 @@ UNCOVERED = (
 
 def coverage(method: AnyMethod) -> dict[str, dict[str, str]]:
     """By guarantee, what it does to each field of what leaves a client of this method; or why it cannot be given."""
-    found: dict[str, dict[str, str]] = {}
+    effects: dict[str, dict[str, str]] = {}
     for words, wrapper in GUARANTEES.items():
         try:
             fitted = wrapper.fitted(method)
         except UsageError as error:
-            found[words] = {"refused": str(error)}
+            effects[words] = {"refused": str(error)}
             continue
         odd = misfit(fitted, [wrapper])
-        found[words] = {"refused": odd[1]} if odd else ledger(fitted, [wrapper])
-    return found
+        effects[words] = {"refused": odd[1]} if odd else ledger(fitted, [wrapper])
+    return effects
 
 
 def left_clients(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Spent:
 def spent(rows: Sequence[Mapping[str, Any]]) -> list[Spent]:
     """Privacy spent, round by round, from a run's lines; empty where none was promised."""
     known: dict[str, float] = {}
-    delta, found = 0.0, []
+    delta, rounds = 0.0, []
     for row in rows:
         facts = row.get("facts", {})
         known |= facts.get("epsilon_spent", {})
@@ -80,38 +80,38 @@ def spent(rows: Sequence[Mapping[str, Any]]) -> list[Spent]:
         delta = facts.get("delta", delta)
         if known:
             order = sorted(known, key=lambda client: (not client.isdigit(), int(client) if client.isdigit() else 0))
-            found.append(Spent(row["round"], {client: known[client] for client in order}, delta))
-    return found
+            rounds.append(Spent(row["round"], {client: known[client] for client in order}, delta))
+    return rounds
 
 
-def show_coverage(console: Console, found: Mapping[str, Mapping[str, str]]) -> None:
+def show_coverage(console: Console, coverage: Mapping[str, Mapping[str, str]]) -> None:
     """Print which guarantee covers what."""
     console.print("what covers it:")
-    for words, told in found.items():
+    for words, effects in coverage.items():
         console.print(f"  {words}", markup=False)
-        for name, what in told.items():
+        for name, what in effects.items():
             console.print(f"    {name}: {what}", markup=False)
     console.print(f"  {UNCOVERED}\n", markup=False)
 
 
-def show_audit(found: Mapping[str, Any]) -> None:
+def show_audit(audit: Mapping[str, Any]) -> None:
     """Print what an audit found."""
     console = Console(highlight=False)
-    promise = ", ".join(f"{name} = {value:.3g}" for name, value in found["privacy"].items()) or "none"
-    console.print(f"[bold]{found['method']}[/bold], uploads of round {found['round']}; promised: {promise}\n")
+    promise = ", ".join(f"{name} = {value:.3g}" for name, value in audit["privacy"].items()) or "none"
+    console.print(f"[bold]{audit['method']}[/bold], uploads of round {audit['round']}; promised: {promise}\n")
     table = Table(box=None, pad_edge=False)
     for column in ("target", "attack", "AUC", "TPR at 1 % FPR"):
         table.add_column(column, overflow="fold")
-    for row in found["membership"]:
+    for row in audit["membership"]:
         table.add_row(row["target"], row["attack"], plainly(row["auc"]), plainly(row["tpr"]))
     console.print("membership: who was trained on (AUC .5 is guessing)")
     console.print(table)
-    shares = found["label_shares"]
+    shares = audit["label_shares"]
     if shares:
         console.print(
             f"\nlabel shares of {shares['clients']} clients read off their updates: "
             f"correlation {plainly(shares)}; by guessing {shares['guessing']:.3f}"
         )
-    step = found["reconstruction"]
-    told = step.get("skipped") or f"likeness {step['likeness']:.4f} to the nearest of {step['samples']} samples"
-    console.print(f"\na sample read off a step on it alone: {told}")
+    step = audit["reconstruction"]
+    result = step.get("skipped") or f"likeness {step['likeness']:.4f} to the nearest of {step['samples']} samples"
+    console.print(f"\na sample read off a step on it alone: {result}")

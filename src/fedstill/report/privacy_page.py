@@ -1,12 +1,10 @@
 """The page's section on privacy: ε that clients spent, accuracy against it, and what an audit learnt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from fedstill.experiment.inference import plainly
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import RunDir
 from fedstill.report.privacy import spent
 from fedstill.report.sections import cell, section, table
 
@@ -40,32 +38,40 @@ def section_of(results: Sequence[Result]) -> str:
 
 
 def _name(result: Result) -> str:
-    return cell(f"<code>{escape('run' if result.run_dir is None else str(result.run_dir))}</code>", "name")
+    return cell(f"<code>{escape(result.place)}</code>", "name")
 
 
 def _spent(result: Result) -> list[str]:
     """A row for some of the rounds, with every client's ε up to then."""
     rows = []
     for now in spent(result.rows):
-        told = ", ".join(f"{client}: {epsilon:.3g}" for client, epsilon in now.epsilon.items())
-        delta = f"{now.delta:g}" if now.delta else ""
-        rows.append(_name(result) + cell(str(now.round)) + cell(escape(told), "left") + cell(delta))
+        epsilons = ", ".join(f"{_client(result, client)}: {epsilon:.3g}" for client, epsilon in now.epsilon.items())
+        largest, delta = f"{max(now.epsilon.values()):.3g}", f"{now.delta:g}" if now.delta else ""
+        rows.append(_name(result) + cell(str(now.round)) + cell(escape(epsilons), "left") + cell(largest) + cell(delta))
     every = max(1, -(-len(rows) // SHOWN))
     return [f"<tr>{row}</tr>" for row in rows[::-1][::every][::-1]]
 
 
+def _client(result: Result, client: str) -> str:
+    """The name of a client's site, where it has one."""
+    number = int(client) if client.isdigit() else len(result.client_names)
+    return result.client_names[number] if number < len(result.client_names) else client
+
+
 def _against(results: Sequence[Result]) -> list[str]:
     """A row for every model of every run, by the ε it cost; empty where all cost the same."""
-    found = []
+    rows = []
     for result in results:
         largest = _largest(result)
         for model in result.models:
             amp = result.last(model).get("amp")
             if amp is not None:
-                told = "∞" if largest is None else f"{largest:.3g}"
-                cells = _name(result) + cell(told) + cell(escape(model), "left") + cell(result.metric("amp").text(amp))
-                found.append((-(largest or float("inf")), f"<tr>{cells}</tr>"))
-    return [row for _, row in sorted(found, key=lambda pair: pair[0])] if len({e for e, _ in found}) > 1 else []
+                epsilon = "∞" if largest is None else f"{largest:.3g}"
+                cells = (
+                    _name(result) + cell(epsilon) + cell(escape(model), "left") + cell(result.metric("amp").text(amp))
+                )
+                rows.append((-(largest or float("inf")), f"<tr>{cells}</tr>"))
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])] if len({e for e, _ in rows}) > 1 else []
 
 
 def _largest(result: Result) -> float | None:
@@ -76,12 +82,12 @@ def _largest(result: Result) -> float | None:
 
 
 def _audit(result: Result) -> list[str]:
-    found: Mapping[str, Any] | None = None if result.run_dir is None else RunDir(result.run_dir).read("audit.json")
-    if found is None:
+    audit = result.file("audit.json")
+    if audit is None:
         return []
-    promise = ", ".join(f"{name} = {value:.3g}" for name, value in found["privacy"].items()) or "nothing"
+    promise = ", ".join(f"{name} = {value:.3g}" for name, value in audit["privacy"].items()) or "nothing"
     rows = []
-    for row in found["membership"]:
+    for row in audit["membership"]:
         words = [promise, row["target"], row["attack"]]
         cells = _name(result) + "".join(cell(escape(text), "left") for text in words)
         rows.append(f"<tr>{cells}{cell(plainly(row['auc']))}{cell(plainly(row['tpr']))}</tr>")

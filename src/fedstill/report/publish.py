@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import DataError, RunError, UsageError
+from fedstill.core.errors import DataError, RunError, UsageError, extra
 from fedstill.experiment.export import write_model
 from fedstill.experiment.ready import WEIGHTS, load_model
 from fedstill.experiment.result import Result
@@ -57,8 +57,7 @@ def push(
             write_package(run, Path(room), which, name, license)
             return _upload(Path(room), name, public, endpoint)
     folder = Path(target)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: holds something already; choose another folder")
+    _vacant(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,8 +88,7 @@ def pull(source: str, folder: Path, *, revision: str | None = None, endpoint: st
     Returns:
         What was got, in a line.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: holds something already; choose another folder")
+    _vacant(folder)
     with tempfile.TemporaryDirectory() as room:
         got = Path(room) / "got"
         if source.startswith(HUB):
@@ -103,6 +101,11 @@ def pull(source: str, folder: Path, *, revision: str | None = None, endpoint: st
         shutil.copytree(got, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".cache"))
     ready_name = json.loads((folder / FILE).read_text())["recipes"][0]
     return f"{source} → {folder} ({', '.join(map(str, ready_name.values()))})"
+
+
+def _vacant(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: holds something already; choose another folder")
 
 
 def check(folder: Path, source: str) -> None:
@@ -138,10 +141,8 @@ def _download(name: str, folder: Path, revision: str | None, endpoint: str | Non
 @contextmanager
 def _hub() -> Iterator[Any]:
     """Hugging Face's library; what goes wrong there is one line."""
-    try:
+    with extra("hub", "hf://"):
         hub, utils, errors = (import_module(f"huggingface_hub{part}") for part in ("", ".utils", ".errors"))
-    except ImportError:
-        raise UsageError("hf://: needs an extra: pip install 'fedstill[hub]'") from None
     utils.disable_progress_bars()
     try:
         yield hub

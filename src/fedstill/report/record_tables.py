@@ -1,17 +1,16 @@
-"""Records for the eye: lists, one record, and what became of a verification."""
+"""Records for the eye: lists, one record, and the outcome of a verification."""
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.records import Archive, Record, matching
 from fedstill.experiment.verify import Check
+from fedstill.report.terminal import stdout
 
 SHOWN = ("amp", "fm", "wlp", "accuracy")
 
@@ -19,10 +18,10 @@ SHOWN = ("amp", "fm", "wlp", "accuracy")
 def chosen(folder: Path, where: Sequence[str]) -> list[Record]:
     """The records of a folder that fit; an error where none does."""
     fits = matching(where)
-    found = [record for record in Archive(folder) if fits(record)]
-    if not found:
+    fitting = [record for record in Archive(folder) if fits(record)]
+    if not fitting:
         raise UsageError(f"{folder}: no record{' fits ' + ', '.join(where) if where else ' there'}")
-    return found
+    return fitting
 
 
 def brief(record: Record) -> dict[str, Any]:
@@ -55,12 +54,12 @@ def show_list(records: Sequence[Record]) -> None:
             about = f"{record.label}, {record.rounds[-1]} rounds{tags}"
             head = ("", "", "") if place else (record.id, record.cell, about)
             table.add_row(*head, model, *values)
-    _console().print(table)
+    stdout(highlight=False).print(table)
 
 
 def show_one(record: Record) -> None:
     """All of one record."""
-    console = _console()
+    console = stdout(highlight=False)
     console.print(f"[bold]{record.id}[/bold] {record.label}", f"for {record.cell}" if record.cell else "")
     console.print(f"commit {record.commit or 'unknown'}, {record.date} UTC, data {record.data}, split {record.split}")
     console.print(", ".join(f"{name} {value}" for name, value in record.versions.items()))
@@ -71,17 +70,18 @@ def show_one(record: Record) -> None:
             console.print(f"{model} {metric}: {values}", markup=False)
 
 
+OLDER_KERNELS = "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2"
+"""What makes a processor with AVX-512 round as one with AVX2 does: for PyTorch, oneDNN and MKL."""
+
+
 def show_check(check: Check) -> None:
     """What was the same and what was not."""
-    console = _console()
+    console = stdout(highlight=False)
     verdict = "the same bits" if check.same else "NOT the same"
     console.print(f"[bold]{check.record.id}[/bold] {check.record.label}: {verdict}")
     for part, same in check.parts.items():
         console.print(f"  {part}: {'the same' if same else 'different'}")
     for name, (then, now) in check.elsewhere.items():
         console.print(f"  {name} was {then}, is {now} here: other kernels may round differently")
-
-
-def _console() -> Console:
-    terminal = Console(file=sys.stdout, highlight=False)
-    return terminal if terminal.is_terminal else Console(file=sys.stdout, highlight=False, width=240)
+    if not check.same and check.elsewhere.get("cpu") == ("AVX2", "AVX512"):
+        console.print(f"  {OLDER_KERNELS} before the command takes those of then", soft_wrap=True)

@@ -34,8 +34,8 @@ _BLOCK = re.compile(
 def remade(text: str, archive: Archive) -> str:
     """A page's text with everything between its markers made anew from the records."""
 
-    def block(found: re.Match[str]) -> str:
-        return f"{found[1]}{made(found['words'], archive)}\n{found[4]}"
+    def block(marker: re.Match[str]) -> str:
+        return f"{marker[1]}{made(marker['words'], archive)}\n{marker[4]}"
 
     if len(re.findall("^<!-- results ", text, re.M)) != len(_BLOCK.findall(text)):
         raise UsageError("a marker `<!-- results … -->` has no `<!-- end of results -->`")
@@ -76,10 +76,10 @@ def _chosen(options: Mapping[str, str]) -> tuple[list[str], list[str], int | Non
 
 
 def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
-    found = table_numbers(preset, archive, *_chosen(options))
+    every = table_numbers(preset, archive, *_chosen(options))
     out = []
-    for column in dict.fromkeys(number.column for number in found):
-        inside = [number for number in found if number.column == column]
+    for column in dict.fromkeys(number.column for number in every):
+        inside = [number for number in every if number.column == column]
         there = list(dict.fromkeys(n.row for n in inside if n.ours))
         missing = list(dict.fromkeys(n.row for n in inside if not n.ours))
         if there:
@@ -110,18 +110,18 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Sequ
 def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
     """Rows by columns, of one metric (the preset's first, where none is named); what has no record is a dash."""
     metric = options.get("metric", preset.content["metrics"][0])
-    found = [n for n in table_numbers(preset, archive, *_chosen(options)) if n.metric == metric]
-    if not any(n.ours for n in found):
+    every = [n for n in table_numbers(preset, archive, *_chosen(options)) if n.metric == metric]
+    if not any(n.ours for n in every):
         return f"No record of {preset.name} yet."
-    columns = list(dict.fromkeys(n.column for n in found))
-    seeds = sorted({len(n.ours) for n in found if n.ours})
+    columns = list(dict.fromkeys(n.column for n in every))
+    seeds = sorted({len(n.ours) for n in every if n.ours})
     head = (
         f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} "
         f"seed{'s' * (seeds[-1] > 1)}"
     )
     lines = [head, "", "| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
-    cells = {(n.row, n.column): paper_table.ours(n) for n in found if n.ours}
-    for row in dict.fromkeys(n.row for n in found):
+    cells = {(n.row, n.column): paper_table.ours(n) for n in every if n.ours}
+    for row in dict.fromkeys(n.row for n in every):
         lines.append("| " + " | ".join([row, *(cells.get((row, column), "–") for column in columns)]) + " |")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """The page's tables as HTML, there without JavaScript too: summary, what left a client, runs, pictures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from statistics import fmean
 from typing import Any
@@ -10,7 +10,7 @@ from fedstill.experiment.metrics import Shown
 from fedstill.experiment.result import Result
 from fedstill.report import tables
 from fedstill.report import verdict as verdicts
-from fedstill.report.digest import Series
+from fedstill.report.digest import Series, chapters
 from fedstill.report.figures import plots
 from fedstill.report.terminal import size
 
@@ -30,6 +30,13 @@ def table(head: Iterable[str], body: Iterable[str], left: Sequence[int] = (), ki
     """A table that scrolls on its own where it is wide; heads are HTML, `left` the columns set to the left."""
     cells = (f'<th scope="col"{" class=left" if n in left else ""}>{text}</th>' for n, text in enumerate(head))
     return framed(f"<tr>{''.join(cells)}</tr>", body, kind)
+
+
+def each_chapter(series: Sequence[Series], made: Callable[[Sequence[Series]], str]) -> list[str]:
+    """What is made of each chapter's lines, under its name where there are several; empty texts are left out."""
+    by_chapter = chapters(series)
+    texts = {chapter: made(lines) for chapter, lines in by_chapter.items()}
+    return [(f"<h3>{escape(name)}</h3>" if len(by_chapter) > 1 else "") + text for name, text in texts.items() if text]
 
 
 def framed(head: str, body: Iterable[str], kind: str = "") -> str:
@@ -57,24 +64,23 @@ def code(text: str, wrap: bool = False) -> str:
     return f'<div class="code"><pre{kind}>{escape(text)}</pre><button class="copy" type="button">copy</button></div>'
 
 
-def notes(lines: Sequence[str], most: int = 12) -> str:
-    """What the reader should know, at the top of the page."""
+def notes(lines: Sequence[str]) -> str:
+    """What the reader should know, at the top of the page: twelve lines at most."""
     if not lines:
         return ""
-    shown = [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
+    shown = [*lines[:12], *([f"and {len(lines) - 12} more"] if len(lines) > 12 else [])]
     return f'<div class="note" role="note"><ul>{"".join(f"<li>{escape(line)}</li>" for line in shown)}</ul></div>'
 
 
-def verdict(series: Sequence[Series]) -> str:
-    """What the numbers say, in plain sentences, and what the kinds of models are."""
-    out = []
-    chapters = list(dict.fromkeys(line.chapter for line in series))
-    for chapter in chapters[:CHAPTERS]:
-        inside = [line for line in series if line.chapter == chapter]
+def verdict(series: Sequence[Series], story: str = "") -> str:
+    """What the numbers say, in plain sentences, and what the kinds of models are; `story` is HTML that comes first."""
+    out = [story]
+    by_chapter = chapters(series)
+    for chapter, inside in list(by_chapter.items())[:CHAPTERS]:
         rows = [tables.summary(line.runs, line.model, line.group) for line in inside]
-        said = " ".join(verdicts.sentences(rows, tables.metrics_of(r for line in inside for r in line.runs)))
-        where = f"<b>{escape(chapter)}</b>: " if len(chapters) > 1 else ""
-        out.append(f"<p>{where}{escape(said)}</p>")
+        sentences = " ".join(verdicts.sentences(rows, tables.metrics_of(r for line in inside for r in line.runs)))
+        where = f"<b>{escape(chapter)}</b>: " if len(by_chapter) > 1 else ""
+        out.append(f"<p>{where}{escape(sentences)}</p>")
     kinds = verdicts.glossary([line.model for line in series])
     words = f'<p class="about">Kinds of models. {escape(kinds)}.</p>' if kinds else ""
     return f'<div class="verdict">{"".join(out)}{words}</div>'
@@ -84,15 +90,14 @@ def health(results: Sequence[Result]) -> str:
     """Whose replies were not used, and in which runs: a table with the sum and the rounds; empty when all were."""
     body = []
     for result in results:
-        found = result.health
-        if any(found.total[kind] for kind in HEALTH):
-            counts = "".join(cell(str(found.total[kind])) for kind in HEALTH)
-            lines = [line for entry in found.rounds if (line := entry.line())]
+        state = result.health
+        if any(state.total[kind] for kind in HEALTH):
+            counts = "".join(cell(str(state.total[kind])) for kind in HEALTH)
+            lines = [line for entry in state.rounds if (line := entry.line())]
             more = [f"and {len(lines) - ILL} rounds more"] if len(lines) > ILL else []
-            told = "".join(f"<br>{escape(line)}" for line in [*lines[:ILL], *more])
-            name = "run" if result.run_dir is None else str(result.run_dir)
-            used = f"{found.total['used']} of {found.total['asked']}"
-            body.append(f"<tr>{cell(f'<code>{escape(name)}</code>{told}', 'name')}{cell(used)}{counts}</tr>")
+            reasons = "".join(f"<br>{escape(line)}" for line in [*lines[:ILL], *more])
+            used = f"{state.total['used']} of {state.total['asked']}"
+            body.append(f"<tr>{cell(f'<code>{escape(result.place)}</code>{reasons}', 'name')}{cell(used)}{counts}</tr>")
     if not body:
         return ""
     meanings = "; ".join(f"{kind}: {words}" for kind, words in HEALTH.items())
@@ -102,21 +107,20 @@ def health(results: Sequence[Result]) -> str:
 
 def summary(series: Sequence[Series]) -> str:
     """A table for each chapter: methods and models down, metrics across."""
-    out = []
-    chapters = list(dict.fromkeys(line.chapter for line in series))
     metrics = tables.metrics_of(result for line in series for result in line.runs)
     units = [f"{escape(metric.title)} {metric.arrow}<br>{escape(metric.unit)}" for metric in metrics]
     head = ["method", *units, "best AMP<br>%", "rounds", "seeds", "sent"]
-    for chapter in chapters:
-        inside = [line for line in series if line.chapter == chapter]
+
+    def of_chapter(inside: Sequence[Series]) -> str:
+        chapter = inside[0].chapter
         rows = [{**tables.summary(line.runs, line.model, line.title), "data": chapter} for line in inside]
-        name = f"<h3>{escape(chapter)}</h3>" if len(chapters) > 1 else ""
-        out.append(name + table(head, (_summary_row(rows, row, chapter, metrics) for row in rows)))
+        return table(head, (_summary_row(rows, row, chapter, metrics) for row in rows))
+
     about = (
         'Last round, mean ± standard deviation over seeds. <b>Best</b> is bold, <span class="second">second</span> '
         "underlined. "
     ) + "; ".join(f"{escape(metric.title)}: {escape(metric.about)}" for metric in metrics)
-    return section("summary", "Summary", *out, about=about)
+    return section("summary", "Summary", *each_chapter(series, of_chapter), about=about)
 
 
 def _summary_row(
@@ -133,16 +137,20 @@ def _summary_row(
     return f'<tr data-label="{escape(row["method"])}" data-chapter="{escape(chapter)}">{"".join(cells)}</tr>'
 
 
-def gallery(figures: Sequence[tuple[str, Any]]) -> str:
-    """A section with figures, each an image of its own inside the page."""
-    if not figures:
+def gallery(figures: Sequence[tuple[str, Any]], title: str = "Pictures", wide: bool = False) -> str:
+    """A section with figures, each an image of its own inside the page.
+
+    Side by side, or (`wide`) one under the other, at a width at which small names can be read; a phone scrolls them.
+    """
+    shown = ""
+    for caption, figure in figures:
+        size = "picture wide" if wide else "picture"
+        image = f'<img class="{size}" alt="{escape(caption)}" src="{plots.inline(figure)}">'
+        framed = f'<div class="scroll">{image}</div>' if wide else image
+        shown += f"<figure><figcaption>{escape(caption)}</figcaption>{framed}</figure>"
+    if not shown:
         return ""
-    shown = "".join(
-        f"<figure><figcaption>{escape(title)}</figcaption>"
-        f'<img class="picture" alt="{escape(title)}" src="{plots.inline(figure)}"></figure>'
-        for title, figure in figures
-    )
-    return section("pictures", "Pictures", f'<div class="grid">{shown}</div>')
+    return section("pictures", title, shown if wide else f'<div class="grid">{shown}</div>')
 
 
 def leaves(data: Mapping[str, Any]) -> str:
@@ -155,9 +163,9 @@ def leaves(data: Mapping[str, Any]) -> str:
             for name in dict.fromkeys(n for run in runs for n in run["fields"][way]):
                 total = fmean(run["fields"][way].get(name, 0) for run in runs)
                 each = fmean(run["fields"][way].get(name, 0) / max(1, run[turns]) for run in runs)
-                told = data["leaves"].get(group["method"], {}).get(name, "not declared") if way == "up" else ""
+                carries = data["leaves"].get(group["method"], {}).get(name, "not declared") if way == "up" else ""
                 where = f' <span class="spread">{escape(chapter)}</span>' if chapter else ""
-                texts = [words, f"<code>{escape(name)}</code>", escape(told)]
+                texts = [words, f"<code>{escape(name)}</code>", escape(carries)]
                 cells = cell(escape(group["method"]) + where, "name") + "".join(cell(text, "left") for text in texts)
                 cells += cell(size(each)) + cell(size(total))
                 row = f'<tr data-way="{way}" data-field="{escape(name)}">{cells}</tr>'
@@ -174,8 +182,8 @@ def runs(data: Mapping[str, Any], command: str) -> str:
     """Every run: its configuration, versions, and the command that makes it again."""
     out = [_group(data, group) for group in data["groups"]]
     many = len(data["versions"]) > 1
-    for number, found in enumerate(data["versions"], start=1):
-        words = ", ".join(f"{name} {value}" for name, value in found.items())
+    for number, versions in enumerate(data["versions"], start=1):
+        words = ", ".join(f"{name} {value}" for name, value in versions.items())
         out.append(f"<h3>Versions{f' ({number})' if many else ''}</h3><pre class=wrap>{escape(words)}</pre>")
     if command:
         out.append(f"<h3>This page</h3>{code(command, wrap=True)}")

@@ -4,14 +4,12 @@ import csv
 import io
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,7 +18,8 @@ from fedstill.experiment.annotate import tagged
 from fedstill.experiment.config import experiment, identity
 from fedstill.experiment.metrics import METRICS, Shown
 from fedstill.experiment.result import Result
-from fedstill.report.terminal import printable
+from fedstill.report.logging import flat
+from fedstill.report.terminal import printable, stdout
 
 WRONG = (FedstillError, ValueError, KeyError, TypeError, AttributeError, OSError)
 """What reading a folder that is not (yet) a whole run can raise."""
@@ -37,7 +36,7 @@ def find_runs(path: Path) -> Iterator[Path]:
 
 def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
     """The runs at or under these folders that have something to show, and a line on everything that has not."""
-    found: dict[Path, Result] = {}
+    by_folder: dict[Path, Result] = {}
     notes: list[str] = []
     for path in paths:
         runs = list(find_runs(path))
@@ -52,14 +51,14 @@ def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
                         result.experiment["method"]["name"],
                         result.bytes(),
                     )
-                    found[run.resolve()] = result
+                    by_folder[run.resolve()] = result
                 else:
                     notes.append(f"{run}: no evaluated round yet; left out")
             except WRONG as error:
                 notes.append(
                     f"{run}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}); left out"
                 )
-    results = list(found.values())
+    results = list(by_folder.values())
     counted = {id(r) for group in groups(results) for r in group}
     for r in results:
         if len(r.rows) < r.experiment.get("rounds", 0):
@@ -68,7 +67,7 @@ def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
     return results, notes
 
 
-def found(paths: Iterable[Path], tags: Sequence[str] = ()) -> tuple[list[Result], list[str]]:
+def runs_found(paths: Iterable[Path], tags: Sequence[str] = ()) -> tuple[list[Result], list[str]]:
     """The runs at or under these folders with these tags, and notes as of `survey`; an error when there is none."""
     results, notes = survey(paths)
     chosen = [result for result in results if tagged(result.experiment, tags)]
@@ -80,16 +79,16 @@ def found(paths: Iterable[Path], tags: Sequence[str] = ()) -> tuple[list[Result]
 
 def collect(paths: Iterable[Path], tags: Sequence[str] = ()) -> list[Result]:
     """The runs at or under these folders that have these tags; an error that says why when there is none."""
-    return found(paths, tags)[0]
+    return runs_found(paths, tags)[0]
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:
     """Runs of the same experiment on the same data, seed apart, together; of each group those that came furthest."""
-    found: dict[str, list[Result]] = {}
+    same_settings: dict[str, list[Result]] = {}
     for result in results:
-        same = identity(complete(result.experiment), "seed", reporting=False)
-        found.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    alike = [group for members in found.values() for group in _by_data(members)]
+        settings = identity(complete(result.experiment), "seed", reporting=False)
+        same_settings.setdefault(json.dumps(settings, sort_keys=True), []).append(result)
+    alike = [group for members in same_settings.values() for group in _by_data(members)]
     return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
 
 
@@ -149,7 +148,7 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
 def label(settings: Mapping[str, Any], others: Sequence[Result]) -> str:
     """The method's name, with the settings in which runs of the same method differ."""
     mine, *kin = (
-        _flat(identity(complete(known), "seed", reporting=False))
+        flat(identity(complete(known), "seed", reporting=False))
         for known in (settings, *(o.experiment for o in others if _akin(o.experiment, settings)))
     )
     differ = sorted(k for k in mine if any(o.get(k) != mine[k] for o in kin))
@@ -166,13 +165,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in settings.items():
-        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return out
-
-
 def spread(values: Sequence[float | None]) -> dict[str, float] | None:
     """Mean and standard deviation over seeds (0 for one); None where there is no value."""
     known = [v for v in values if v is not None and v == v]
@@ -183,11 +175,11 @@ def spread(values: Sequence[float | None]) -> dict[str, float] | None:
 
 def metrics_of(results: Iterable[Result]) -> list[Shown]:
     """The metrics that any of these runs reports."""
-    found: dict[str, Shown] = {}
+    metrics: dict[str, Shown] = {}
     for result in results:
         for metric in result.metrics:
-            found.setdefault(metric.key, metric)
-    return list(found.values())
+            metrics.setdefault(metric.key, metric)
+    return list(metrics.values())
 
 
 def cell(value: Mapping[str, float] | None, metric: Shown) -> str:
@@ -279,8 +271,6 @@ def _signs(text: str) -> str:
 
 def show(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown] = METRICS) -> None:
     """The comparison in the terminal; within each data set the best is bold, the second underlined."""
-    terminal = Console(file=sys.stdout)
-    console = terminal if terminal.is_terminal else Console(file=sys.stdout, width=240)
     one = len({str(r["data"]) for r in rows}) == 1  # then it is said once, above
     table = Table(
         title=f"on {_plain(rows[0]['data'])}" if one else None, title_justify="left", box=None, pad_edge=False
@@ -292,7 +282,7 @@ def show(rows: Sequence[Mapping[str, Any]], metrics: Sequence[Shown] = METRICS) 
     escaped = [{**r, **{name: _plain(r[name]) for name in ("method", "data", "model")}} for r in rows]
     for line in _cells(escaped, metrics, {1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}):
         table.add_row(*(text for name, text in zip(head, line, strict=True) if not (one and name == "data")))
-    console.print(table)
+    stdout().print(table)
 
 
 def _plain(text: object) -> str:

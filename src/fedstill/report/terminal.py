@@ -64,7 +64,8 @@ class Live(Watcher):
         self.metrics = tuple(Scorer.of(experiment.metric, experiment.metrics).shown)
         extra = ", ".join(f"{k}={v}" for k, v in changes(experiment.method).items())
         crowd = f"{experiment.clients} clients, {experiment.active_count} active, seed {experiment.seed}"
-        title = f"{experiment.title}{f' ({extra})' if extra else ''} on {stage_name(experiment)}, {crowd}"
+        data = experiment.data if isinstance(experiment.data, str) else "own data"
+        title = f"{experiment.title}{f' ({extra})' if extra else ''} on {data}, {crowd}"
         self.task = self.progress.add_task(experiment.title, total=experiment.rounds, completed=first)
         if not self.quiet:
             self.console.print(printable(title), soft_wrap=True, highlight=False, markup=False)
@@ -141,11 +142,6 @@ def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
     return size(sum(row["bytes"]["up"].values())), f"{sum(row['seconds'].values()):.1f}"
 
 
-def stage_name(experiment: Experiment) -> str:
-    """The data's name."""
-    return experiment.data if isinstance(experiment.data, str) else "own data"
-
-
 def show_result(result: Result) -> None:
     """The end of a run, on stdout."""
     console = Console(file=sys.stdout)
@@ -167,6 +163,12 @@ def show_result(result: Result) -> None:
         highlight=False,
         markup=False,
     )
+
+
+def stdout(highlight: bool = True) -> Console:
+    """A console for tables on stdout: as wide as the terminal, and wide enough for any table where there is none."""
+    console = Console(file=sys.stdout, highlight=highlight)
+    return console if console.is_terminal else Console(file=sys.stdout, highlight=highlight, width=240)
 
 
 def printable(text: str) -> str:

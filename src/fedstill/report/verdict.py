@@ -10,6 +10,7 @@ from fedstill.report.tables import cell
 KINDS = {
     "active": "active: the average of the models of the clients that took part in the round",
     "overall": "overall: the average of every client's latest model, of those away in the round too",
+    "steady": "steady: the server's model, averaged over the last rounds",
     "personal": "personal: every client's own model, each on its own test",
     "global": "global: the server's model after it was distilled or tuned there",
     "average": "average: the server's model before that",
@@ -34,7 +35,7 @@ def judged(one: Row, other: Row, metrics: Sequence[Shown]) -> str:
 
     Numbers that are shown alike are `the same`.
     """
-    found: dict[str, list[str]] = {"better": [], "worse": [], "the same": []}
+    words: dict[str, list[str]] = {"better": [], "worse": [], "the same": []}
     for metric in _judged(metrics):
         mine, its = one.get(metric.key), other.get(metric.key)
         if mine is None or its is None:
@@ -43,18 +44,18 @@ def judged(one: Row, other: Row, metrics: Sequence[Shown]) -> str:
         gap = metric.direction * (mine["mean"] - its["mean"])
         word = "the same" if texts[0] == texts[1] else "better" if gap > 0 else "worse"
         numbers = texts[0] if word == "the same" else f"{texts[0]} against {texts[1]}"
-        found[word].append(f"{metric.title} ({numbers} {metric.unit})")
-    return ", ".join(f"{word} in {' and '.join(known)}" for word, known in found.items() if known)
+        words[word].append(f"{metric.title} ({numbers} {metric.unit})")
+    return ", ".join(f"{word} in {' and '.join(known)}" for word, known in words.items() if known)
 
 
 def sentences(rows: Sequence[Row], metrics: Sequence[Shown]) -> list[str]:
     """A sentence for each kind of model: how the best method compares with the others that have such a model."""
-    found = []
+    lines = []
     for model in dict.fromkeys(row["model"] for row in rows):
         inside = [row for row in rows if row["model"] == model and row.get("amp")]
         if inside:
-            found.append(_sentence(model, inside, metrics))
-    return found
+            lines.append(_sentence(model, inside, metrics))
+    return lines
 
 
 def _sentence(model: str, rows: Sequence[Row], metrics: Sequence[Shown]) -> str:

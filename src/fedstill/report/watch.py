@@ -1,7 +1,7 @@
 """A live page on this machine for runs in progress. It reads the runs' folders and nothing else."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,11 +11,12 @@ from typing import Any
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.batch import finished
-from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.config import Experiment, plan_without_data
 from fedstill.experiment.drive import active
 from fedstill.experiment.lock import writer
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
+from fedstill.parts.timetable import in_flight
 from fedstill.report import html
 from fedstill.report.digest import finite
 from fedstill.report.tables import WRONG, find_runs, metrics_of
@@ -41,10 +42,7 @@ class Observed:
     @cached_property
     def plan(self) -> Experiment | None:
         """Its experiment as a value, where the method is known here."""
-        try:
-            return experiment({**self.settings, "data": "mnist-5k", "public": None})
-        except WRONG:
-            return None
+        return plan_without_data(self.settings)
 
     def refresh(self) -> None:
         """Read the rounds that have come since."""
@@ -79,7 +77,7 @@ class Observed:
             "planned": plan["rounds"],
             "done": len(rows),
             "status": status,
-            "training": active(self.plan, len(rows)) if going and self.plan and len(rows) < plan["rounds"] else [],
+            "training": self._training() if going and len(rows) < plan["rounds"] else [],
             "health": _health(result),
             "bytes": {way: sum(sum(row["bytes"][way].values()) for row in rows) for way in ("down", "up")},
             "seconds": sum(spent),
@@ -88,6 +86,13 @@ class Observed:
             "models": {m: {k.key: result.curve(m, k.key) for k in result.metrics} for m in models},
             "worst": {m: _worst(result, m) for m in models},
         }
+
+    def _training(self) -> list[int]:
+        """The clients that are at their turns, as far as can be told from here."""
+        if self.plan is None:
+            return []
+        overlapping = self.plan.pace is not None and self.plan.pace.overlapping
+        return (in_flight(self.rows) if overlapping else []) or active(self.plan, len(self.rows))
 
     def _status(self) -> str:
         if writer(self.path) is not None:
@@ -101,9 +106,9 @@ class Observed:
 
 def _health(result: Result) -> list[str]:
     """What is wrong with a run: in sum, and the latest rounds with a reply that was not used; empty when it is well."""
-    found = result.health
-    lines = [line for entry in found.rounds if (line := entry.line())]
-    return [str(found), *lines[-RECENT:]] if found.total["used"] < found.total["asked"] else []
+    health = result.health
+    lines = [line for entry in health.rounds if (line := entry.line())]
+    return [str(health), *lines[-RECENT:]] if health.total["used"] < health.total["asked"] else []
 
 
 def _worst(result: Result, model: str) -> dict[str, Any] | None:
@@ -130,8 +135,8 @@ class Observatory:
         if not runs and not notes:
             notes.append(f"{self.path}: no run there yet; waiting")
         shown = metrics_of(self.known[path].result for path in self.known)
-        found = {"metrics": [metric.plain() for metric in shown], "runs": runs, "notes": notes}
-        return finite(found)  # type: ignore[no-any-return]
+        state = {"metrics": [metric.plain() for metric in shown], "runs": runs, "notes": notes}
+        return finite(state)  # type: ignore[no-any-return]
 
 
 def page(title: str) -> str:
@@ -140,14 +145,10 @@ def page(title: str) -> str:
     for name, part in {
         "title": escape(title),
         "css": html.asset("page.css"),
-        "js": _scripts(("save.js", "charts.js", "watch.js", "shell.js")),
+        "js": "".join(map(html.asset, ("save.js", "charts.js", "watch.js", "shell.js"))),
     }.items():
         text = text.replace(f"{{{{{name}}}}}", part)
     return text
-
-
-def _scripts(names: Sequence[str]) -> str:
-    return "".join(html.asset(name) for name in names)
 
 
 def server(path: Path, port: int) -> ThreadingHTTPServer:

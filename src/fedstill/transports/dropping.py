@@ -1,4 +1,4 @@
-"""A transport on which a share of the active clients does not answer: to see how a method bears it."""
+"""A transport on which a share of the active clients does not answer: to measure a method without them."""
 
 from collections.abc import Mapping
 from typing import Any

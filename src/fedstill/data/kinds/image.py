@@ -1,6 +1,7 @@
 """Images: N×C×H×W, stored as bytes where they can be, normalised by channel."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,8 @@ class Image(Kind):
     def inputs(self, x: Tensor) -> Tensor:
         """(x − mean) / std, float32."""
         unit = 255.0 if x.dtype == torch.uint8 else 1.0
-        mean, std = (torch.tensor(v, dtype=torch.float64, device=x.device) for v in (self.mean, self.std))
-        return torch.sub(x, (mean * unit).float().view(-1, 1, 1)).div_((std * unit).float().view(-1, 1, 1))
+        mean, std = (_channels(values, unit, x.device) for values in (self.mean, self.std))
+        return torch.sub(x, mean).div_(std)
 
     def spoilt(self, x: Tensor, chosen: Tensor, std: float, stream: torch.Generator) -> Tensor:
         """Gaussian noise of `std` times the range from black to white, within that range."""
@@ -81,6 +82,21 @@ class Image(Kind):
         """The kind of these images, its normalisation measured on them where none is given."""
         mean, std = measure(pixels) if norm is None else norm
         return cls(tuple(pixels.shape[1:]), tuple(mean), tuple(std))
+
+
+def _channels(values: tuple[float, ...], unit: float, device: torch.device) -> Tensor:
+    """A value for each channel, times `unit`, as a tensor that fits images.
+
+    It is asked for in every turn and made once; not while a module is exported, whose tensors stand for others.
+    """
+    return (_made if torch.compiler.is_compiling() else _kept)(values, unit, device)
+
+
+def _made(values: tuple[float, ...], unit: float, device: torch.device) -> Tensor:
+    return (torch.tensor(values, dtype=torch.float64, device=device) * unit).float().view(-1, 1, 1)
+
+
+_kept = lru_cache(maxsize=64)(_made)
 
 
 def measure(pixels: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:

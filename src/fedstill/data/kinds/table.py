@@ -93,8 +93,8 @@ class Table(Kind):
             noisy[:, :count] = torch.where(reach > 0, moved.clamp(low, high), numbers)
         for place, size in enumerate(self.blocks, count):
             changed = torch.rand(len(chosen), generator=stream) < std
-            drawn = torch.randint(size, (len(chosen),), generator=stream).to(x.dtype)
-            noisy[:, place] = torch.where(changed, drawn, chosen[:, place])
+            other = torch.randint(size, (len(chosen),), generator=stream).to(x.dtype)
+            noisy[:, place] = torch.where(changed, other, chosen[:, place])
         return noisy
 
     def noise(self, count: int, stream: torch.Generator) -> Tensor:
@@ -102,8 +102,8 @@ class Table(Kind):
         parts = [(torch.rand(count, len(self.numeric), generator=stream) * 2 - 1) * REACH]
         parts.append(torch.zeros(count, len(self.missing)))
         for size in self.blocks:
-            drawn = torch.randint(size, (count,), generator=stream)
-            parts.append(torch.nn.functional.one_hot(drawn, size).float())
+            category = torch.randint(size, (count,), generator=stream)
+            parts.append(torch.nn.functional.one_hot(category, size).float())
         return torch.cat(parts, 1)
 
     def shown(self, inputs: Tensor) -> Tensor:

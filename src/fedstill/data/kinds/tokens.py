@@ -52,8 +52,8 @@ class Tokens(Kind):
     def spoilt(self, x: Tensor, chosen: Tensor, std: float, stream: torch.Generator) -> Tensor:
         """Every token becomes another, drawn at random, with probability `std`; empty places stay empty."""
         changed = (torch.rand(chosen.shape, generator=stream) < std) & (chosen > 0)
-        drawn = torch.randint(1, self.vocabulary, chosen.shape, generator=stream).to(x.dtype)
-        return torch.where(changed, drawn, chosen)
+        other = torch.randint(1, self.vocabulary, chosen.shape, generator=stream).to(x.dtype)
+        return torch.where(changed, other, chosen)
 
     def noise(self, count: int, stream: torch.Generator) -> Tensor:
         """Texts of tokens drawn at random."""

@@ -1,5 +1,5 @@
-"""Flower's private interface: what fedstill needs of it beyond its public packages, all in this folder.
+"""Flower's interfaces beyond its public packages: nodes, runs and messages, in Flower's own words.
 
-Flower promises to keep `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and `flwr.simulation`. What is used here may move
-with a minor version; it is tried with flwr 1.41 and 1.42.
+Flower promises to keep `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and `flwr.simulation`. Everything else may move
+with a minor version and is imported in `private.py` alone; it is tried with flwr 1.41 and 1.42.
 """

@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from flwr.cli.build import build_fab_from_files
-from flwr.common import serde
-from flwr.proto import control_pb2
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+
+from fedstill.flower.api import private
 
 
 @dataclass(frozen=True)
@@ -36,11 +32,11 @@ class Control:
     """The Control API: starting, stopping and reading runs, registering keys."""
 
     def __init__(self, address: str, insecure: bool, root: bytes | None, headers: Mapping[str, str]) -> None:
-        self.client = ControlHttpClient.from_server_address(
+        self.client = private.ControlHttpClient.from_server_address(
             address,
             insecure,
             root,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Headers(headers)],
+            interceptors=[private.RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Headers(headers)],
         )
 
     def close(self) -> None:
@@ -49,35 +45,39 @@ class Control:
 
     def register(self, name: str, public: bytes) -> None:
         """Let the node with this key in, under this name."""
-        self.client.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public, name=name))
+        self.client.RegisterNode(private.control_pb2.RegisterNodeRequest(public_key=public, name=name))
 
     def start(self, fab: bytes, config: Mapping[str, Any]) -> int | None:
         """Start a run of this bundle; its number."""
-        request = control_pb2.StartRunRequest(
-            fab=serde.fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
-            override_config=serde.user_config_to_proto(dict(config)),
+        request = private.control_pb2.StartRunRequest(
+            fab=private.fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab),
+            override_config=private.serde.user_config_to_proto(dict(config)),
         )
-        found = self.client.StartRun(request)
-        return int(found.run_id) if found.HasField("run_id") else None
+        answer = self.client.StartRun(request)
+        return int(answer.run_id) if answer.HasField("run_id") else None
 
     def runs(self, run: int | None = None) -> list[KnownRun]:
         """The hub's runs, the newest first, or the one of this number."""
-        request = control_pb2.ListRunsRequest(limit=100) if run is None else control_pb2.ListRunsRequest(run_id=run)
-        found = self.client.ListRuns(request).run_dict.values()
-        return [_known(r) for r in sorted(found, key=lambda r: r.pending_at, reverse=True)]
+        request = (
+            private.control_pb2.ListRunsRequest(limit=100)
+            if run is None
+            else private.control_pb2.ListRunsRequest(run_id=run)
+        )
+        runs = self.client.ListRuns(request).run_dict.values()
+        return [_known(r) for r in sorted(runs, key=lambda r: r.pending_at, reverse=True)]
 
     def stop(self, run: int) -> None:
         """End a run."""
-        self.client.StopRun(control_pb2.StopRunRequest(run_id=run))
+        self.client.StopRun(private.control_pb2.StopRunRequest(run_id=run))
 
     def log(self, run: int) -> Iterator[str]:
         """A run's log from its beginning, piece by piece, as it grows."""
-        for piece in self.client.StreamLogs(control_pb2.StreamLogsRequest(run_id=run, after_timestamp=0.0)):
+        for piece in self.client.StreamLogs(private.control_pb2.StreamLogsRequest(run_id=run, after_timestamp=0.0)):
             yield piece.log_output
 
 
 def _known(run: Any) -> KnownRun:
-    order = serde.user_config_from_proto(run.override_config)
+    order = private.serde.user_config_from_proto(run.override_config)
     state = run.status
     return KnownRun(run.run_id, str(order.get("run", "")), state.status, state.sub_status, state.details, order)
 
@@ -91,11 +91,5 @@ class _Headers:
     def intercept(self, context: Any, call_next: Any) -> httpx.Response:
         """Add them."""
         context.request.headers.update(self.headers)
-        found: httpx.Response = call_next(context)
-        return found
-
-
-def bundle(project: str) -> bytes:
-    """Flower's app bundle around a pyproject.toml; the code is what is installed."""
-    content, _ = build_fab_from_files({"pyproject.toml": project.encode()})
-    return bytes(content)
+        response: httpx.Response = call_next(context)
+        return response

@@ -8,27 +8,11 @@ from typing import Any
 
 import httpx
 from flwr.app import Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common import serde
-from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, push_objects
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives import asymmetric
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedstill.core.errors import FedstillError
-from fedstill.flower.api.parcels import Lost, Parcel, content_of
+from fedstill.flower.api import private
+from fedstill.flower.api.parcels import Lost, Parcel, content_of, puller
+from fedstill.flower.api.requests import key_bytes
 
 LARGEST = 16 << 20
 """Bytes of one answer of the hub; Flower sends objects of 5 MiB."""
@@ -51,20 +35,30 @@ class Fleet(AbstractContextManager["Fleet"]):
     """A node's line to the hub: the Fleet API."""
 
     def __init__(self, address: str, insecure: bool, root: bytes | None, keys: tuple[Any, Any]) -> None:
-        self.public = asymmetric.public_key_to_bytes(keys[1])
-        self.client = FleetHttpClient.from_server_address(
+        self.public = key_bytes(keys[1])
+        self.client = private.FleetHttpClient.from_server_address(
             address,
             insecure,
             None if insecure else root,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(*keys)],
+            interceptors=[
+                private.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                private.NodeAuthHttpInterceptor(*keys),
+            ],
         )
-
-        line = self.client._client
+        line = private.http_line(self.client)
         line.follow_redirects = False  # a hub must not send a site's answers elsewhere
         line.event_hooks = {"response": [_bound]}
 
     def __exit__(self, *_: object) -> None:
         self.client.__exit__(None, None, None)
+
+    def _push(self, me: Any, run: int, session: str, name: str, content: bytes) -> None:
+        """Send one object of an answer."""
+        request = private.message_pb2.PushObjectRequest(
+            node=me, run_id=run, object_id=name, object_content=content, session_id=session
+        )
+        if not self._ask(self.client.PushObject, request).stored:
+            raise TooLate("an answer came too late")
 
     def _ask(self, ask: Callable[[Any], Any], request: Any) -> Any:
         """What the hub answers; an answer of another form is lost, and ends nothing."""
@@ -75,30 +69,34 @@ class Fleet(AbstractContextManager["Fleet"]):
 
     def register(self) -> None:
         """Make this node's key known, where a hub takes any."""
-        self._ask(self.client.RegisterNode, fleet_pb2.RegisterNodeFleetRequest(public_key=self.public))
+        self._ask(self.client.RegisterNode, private.fleet_pb2.RegisterNodeFleetRequest(public_key=self.public))
 
     def activate(self, heartbeat: float) -> int:
         """Enter the hub; the node's number."""
-        request = fleet_pb2.ActivateNodeRequest(public_key=self.public, heartbeat_interval=heartbeat)
+        request = private.fleet_pb2.ActivateNodeRequest(public_key=self.public, heartbeat_interval=heartbeat)
         return int(self._ask(self.client.ActivateNode, request).node_id)
 
     def leave(self, node: int) -> None:
         """Leave the hub."""
-        self._ask(self.client.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=node))
+        self._ask(self.client.DeactivateNode, private.fleet_pb2.DeactivateNodeRequest(node_id=node))
 
     def beat(self, node: int, heartbeat: float) -> bool:
         """Give a sign of life; False when the hub does not know this node any more."""
-        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=Node(node_id=node), heartbeat_interval=heartbeat)
+        request = private.heartbeat_pb2.SendNodeHeartbeatRequest(
+            node=private.Node(node_id=node), heartbeat_interval=heartbeat
+        )
         return bool(self._ask(self.client.SendNodeHeartbeat, request).success)
 
     def look(self, node: int, limit: int) -> Incoming | None:
         """The next message for this node, if there is one."""
-        found = self._ask(self.client.PullMessages, fleet_pb2.PullMessagesRequest(node=Node(node_id=node)))
-        if not found.messages_list:
+        pulled = self._ask(
+            self.client.PullMessages, private.fleet_pb2.PullMessagesRequest(node=private.Node(node_id=node))
+        )
+        if not pulled.messages_list:
             return None
         try:
-            head = serde.message_from_proto(found.messages_list[0])
-            tree = found.message_object_trees[0]
+            head = private.serde.message_from_proto(pulled.messages_list[0])
+            tree = pulled.message_object_trees[0]
         except Exception as error:  # the bytes are a stranger's: any class of Flower's may stumble over them
             raise Lost(f"a message that cannot be read ({type(error).__name__})") from None
         try:
@@ -111,14 +109,12 @@ class Fleet(AbstractContextManager["Fleet"]):
         """A message's content, or None while some of it is still being sent."""
         if isinstance(incoming.parcel, FedstillError):
             raise incoming.parcel
-        me = Node(node_id=node)
-        if not incoming.parcel.fetch(
-            make_pull_object_fn_protobuf(partial(self._ask, self.client.PullObject), me, incoming.run), limit
-        ):
+        me = private.Node(node_id=node)
+        if not incoming.parcel.fetch(puller(partial(self._ask, self.client.PullObject), me, incoming.run), limit):
             return None
         self._ask(
             self.client.ConfirmMessageReceived,
-            message_pb2.ConfirmMessageReceivedRequest(
+            private.message_pb2.ConfirmMessageReceivedRequest(
                 node=me, run_id=incoming.run, message_object_id=incoming.parcel.id
             ),
         )
@@ -127,36 +123,34 @@ class Fleet(AbstractContextManager["Fleet"]):
     def run_is_over(self, node: int, run: int) -> bool:
         """Has the run that a message belongs to ended?"""
         try:
-            found = self._ask(self.client.GetRun, run_pb2.GetRunRequest(node=Node(node_id=node), run_id=run))
+            answer = self._ask(
+                self.client.GetRun, private.run_pb2.GetRunRequest(node=private.Node(node_id=node), run_id=run)
+            )
         except httpx.HTTPStatusError as error:
             return error.response.status_code in (httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND)
-        return bool(found.run.status.status == "finished")
+        return bool(answer.run.status.status == "finished")
 
     def answer(self, node: int, incoming: Incoming, content: RecordDict, seconds: float) -> None:
         """Send the answer to a message; `TooLate` when nobody waits for it any more."""
         reply = Message(content, reply_to=incoming.head)
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        me = Node(node_id=node)
+        head = private.head_to_send(reply)
+        me = private.Node(node_id=node)
         try:
-            with no_object_id_recompute():
-                found = self._ask(
+            with private.no_object_id_recompute():
+                accepted = self._ask(
                     self.client.PushMessages,
-                    fleet_pb2.PushMessagesRequest(
+                    private.fleet_pb2.PushMessagesRequest(
                         node=me,
-                        messages_list=[serde.message_to_proto(remove_content_from_message(reply))],
-                        message_object_trees=[get_object_tree(reply)],
+                        messages_list=[head],
+                        message_object_trees=[private.get_object_tree(reply)],
                         clientapp_runtime_list=[seconds],
                     ),
                 )
-                push_objects(
-                    get_all_nested_objects(reply),
-                    make_push_object_fn_protobuf(
-                        partial(self._ask, self.client.PushObject), me, incoming.run, found.session_id
-                    ),
-                    object_ids_to_push=set(found.objects_to_push),
+                private.push_objects(
+                    private.get_all_nested_objects(reply),
+                    partial(self._push, me, incoming.run, accepted.session_id),
+                    object_ids_to_push=set(accepted.objects_to_push),
                 )
-        except ObjectPushError:
-            raise TooLate("an answer came too late") from None
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
                 raise TooLate("the hub takes no answer of this size") from None

@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.common import constant
-from flwr.proto import message_pb2, runtime_pb2
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 
 from fedstill.core.errors import FedstillError
-from fedstill.flower.api.parcels import Parcel, content_of
+from fedstill.flower.api.parcels import Parcel, content_of, puller
+from fedstill.flower.api.private import constant, message_pb2, runtime_client, runtime_pb2
 
 HUB = constant.SUPERLINK_NODE_ID
 """The hub's own node number: it answers for nodes that went away."""
@@ -26,6 +24,11 @@ class AppMessages:
         self.grid = grid
 
     @property
+    def client(self) -> Any:
+        """Flower's client of the Runtime API; the grid connects it when it is first asked for."""
+        return runtime_client(self.grid)
+
+    @property
     def run(self) -> int:
         """The run's number at the hub."""
         return int(self.grid.run.run_id)
@@ -40,8 +43,8 @@ class AppMessages:
 
     def announced(self, asked: list[str], limit: int) -> Iterator[tuple[str, int, Parcel | FedstillError]]:
         """The answers that have come to the messages asked for: that message's number, the sender's node, a parcel."""
-        found = self.grid._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=asked))
-        for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+        pulled = self.client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=asked))
+        for message, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
             try:
                 parcel: Parcel | FedstillError = Parcel.of(tree, limit)
             except FedstillError as error:
@@ -51,7 +54,7 @@ class AppMessages:
 
     def read(self, parcel: Parcel, limit: int) -> RecordDict | None:
         """An answer's content, or None while some of it is still being sent; an error of the node is raised."""
-        pull = make_pull_object_fn_protobuf(self.grid._runtime_client.PullObject, self.grid.node, self.run)
+        pull = puller(self.client.PullObject, self.grid.node, self.run)
         try:
             if not parcel.fetch(pull, limit):
                 return None
@@ -69,6 +72,6 @@ class AppMessages:
 
     def discard(self, message: str) -> None:
         """Let the hub's database forget an answer: one that was read, and one that never will be."""
-        self.grid._runtime_client.ConfirmMessageReceived(
+        self.client.ConfirmMessageReceived(
             message_pb2.ConfirmMessageReceivedRequest(node=self.grid.node, run_id=self.run, message_object_id=message)
         )

@@ -1,19 +1,14 @@
 """Messages that come object by object."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectUnavailableError,
-    inflate_object_from_contents,
-)
 
 from fedstill.core.errors import FedstillError
+from fedstill.flower.api.private import inflate_object_from_contents, message_pb2
 
 CHUNK = 5 << 20
 """Bytes of one of Flower's objects, at most."""
@@ -49,28 +44,30 @@ class Parcel:
         """The parcel that an object tree announces; refused when it has far too many objects."""
         most = limit // CHUNK + OVERHEAD
         objects: list[str] = []
-        for part in iterate_object_tree(tree):
-            objects.append(part.object_id)
+        for part in objects_of(tree):
+            objects.append(part)
             if len(objects) > most:
                 raise TooLarge(f"it has more than {most} objects")
         return cls(tree.object_id, objects)
 
-    def fetch(self, pull: Callable[[str], bytes], limit: int) -> bool:
-        """Read the objects that are there; False while some are still being sent."""
+    def fetch(self, pull: Callable[[str], bytes | None], limit: int) -> bool:
+        """Read the objects that are there; False while some are still being sent.
+
+        Args:
+            pull: gives an object's bytes by its number, None where it has not come yet (see `puller`).
+            limit: bytes of the whole message, at most.
+        """
         quick = time.monotonic() - self.looked < THOROUGH
         if not quick:
             self.looked = time.monotonic()
         unavailable = 0
         for name in reversed(list(self.missing)):
-            try:
-                content = pull(name)
-            except ObjectUnavailableError:
+            content = pull(name)
+            if content is None:
                 unavailable += 1
                 if unavailable == (1 if quick else TRIED):
                     break
                 continue
-            except ObjectPullError as error:
-                raise Lost(f"it was lost: {error}") from None
             self.missing.remove(name)
             self.contents[name] = content
             self.size += len(content)
@@ -87,6 +84,25 @@ class Parcel:
         if not isinstance(made, Message):
             raise FedstillError(f"not a Flower message but a {type(made).__name__}")
         return made
+
+
+def objects_of(tree: Any) -> Iterator[str]:
+    """The numbers of the objects in an object tree, those inside another one before it."""
+    for child in tree.children:
+        yield from objects_of(child)
+    yield tree.object_id
+
+
+def puller(ask: Callable[[Any], Any], node: Any, run: int) -> Callable[[str], bytes | None]:
+    """What `Parcel.fetch` reads a run's objects with: `ask` is the hub's PullObject, `node` is who reads."""
+
+    def pull(name: str) -> bytes | None:
+        answer = ask(message_pb2.PullObjectRequest(node=node, run_id=run, object_id=name))
+        if not answer.object_found:
+            raise Lost(f"it was lost: the hub has no object {name}")
+        return bytes(answer.object_content) if answer.object_available else None
+
+    return pull
 
 
 def content_of(message: Message) -> RecordDict:

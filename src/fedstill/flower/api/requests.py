@@ -8,29 +8,33 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from flwr.common import constant, serde
-from flwr.proto import control_pb2, fleet_pb2
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER as PUBLIC_KEY
-from flwr.supercore.constant import FLEET_HTTP_SIGNATURE_HEADER as SIGNATURE
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.primitives import asymmetric
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedstill.core.errors import FedstillError
+from fedstill.flower.api.parcels import objects_of
+from fedstill.flower.api.private import FLEET_HTTP_PUBLIC_KEY_HEADER as PUBLIC_KEY
+from fedstill.flower.api.private import FLEET_HTTP_SIGNATURE_HEADER as SIGNATURE
+from fedstill.flower.api.private import constant, control_pb2, fleet_pb2, serde
 
 MOST_OBJECTS = 1024
 """Objects of a message that a hub takes in at all: 5 GiB of chunks."""
+LARGEST = 1 << 20
+"""Bytes in which an answer is announced: its objects' names, and who sends it. All of it is stored."""
 
 
 def new_keys() -> tuple[Any, Any]:
     """A new private and public key of the kind that nodes have."""
-    private, public = asymmetric.generate_key_pairs()
-    return private, public
+    private = ec.generate_private_key(ec.SECP384R1())
+    return private, private.public_key()
 
 
 def key_bytes(public: Any) -> bytes:
     """A public key as Flower knows it."""
-    return bytes(asymmetric.public_key_to_bytes(public))
+    return bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 def signing_key(headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -41,12 +45,12 @@ def signing_key(headers: Mapping[bytes, bytes]) -> bytes | None:
         age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
         if not -constant.SYSTEM_TIME_TOLERANCE < age < constant.TIMESTAMP_TOLERANCE + constant.SYSTEM_TIME_TOLERANCE:
             return None
-        return (
-            key
-            if asymmetric.verify_signature(asymmetric.bytes_to_public_key(key), stamp.encode("ascii"), signature)
-            else None
-        )
-    except (KeyError, ValueError, TypeError):
+        public = load_pem_public_key(key)
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            return None
+        public.verify(signature, stamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+        return key
+    except (KeyError, ValueError, TypeError, InvalidSignature):
         return None
 
 
@@ -60,6 +64,8 @@ class Announced:
 
 def announced(body: bytes) -> Announced:
     """A node's request to send a message; a `FedstillError` where it is not its own answer to the hub."""
+    if len(body) > LARGEST:
+        raise FedstillError(f"an announcement of {len(body)} bytes: at most {LARGEST} are read")
     try:
         request = fleet_pb2.PushMessagesRequest.FromString(body)
     except DecodeError:
@@ -71,7 +77,7 @@ def announced(body: bytes) -> Announced:
         raise FedstillError("a message in another's name, or to another site")
     if not about.reply_to_message_id:
         raise FedstillError("a message that answers none")
-    if sum(1 for _ in islice(iterate_object_tree(request.message_object_trees[0]), MOST_OBJECTS + 1)) > MOST_OBJECTS:
+    if sum(1 for _ in islice(objects_of(request.message_object_trees[0]), MOST_OBJECTS + 1)) > MOST_OBJECTS:
         raise FedstillError(f"a message of more than {MOST_OBJECTS} objects")
     return Announced(about.run_id, about.reply_to_message_id)
 
@@ -94,5 +100,5 @@ def started_order(body: bytes) -> tuple[str, dict[str, Any]]:
     order = serde.user_config_from_proto(control_pb2.StartRunRequest.FromString(body).override_config)
     try:
         return str(order.get("run", "")), dict(json.loads(str(order.get("experiment", "{}"))))
-    except ValueError:
-        return str(order.get("run", "")), {}
+    except (ValueError, TypeError, RecursionError):
+        raise FedstillError("an experiment that cannot be read") from None

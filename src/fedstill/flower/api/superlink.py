@@ -10,15 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
+
+from fedstill.flower.api import private
 
 LOOK = 0.2
 """Seconds between two looks for a run that waits."""
@@ -31,22 +28,15 @@ def serve_superlink(words: list[str], around: Callable[[Any], Any], secret: byte
     Whoever takes a run's task must know `secret`; `options` are uvicorn's.
     """
     import uvicorn
-    from flwr.supercore.http_logging import get_uvicorn_log_config
-    from flwr.supercore.logger import console_handler
-    from flwr.superlink.cli import flower_superlink as superlink
-    from flwr.superlink.main import create_app
 
-    link = sys.modules[superlink.__module__]
-    sys.argv = ["flower-superlink", *words, "--isolation", "process"]
-    config = replace(link._parse_superlink_lifespan_config(), superexec_auth_secret=secret)
+    app, settings = private.superlink_app(words, secret)
     uvicorn.run(
-        app=around(create_app(config, link.SuperLinkLifespan)),
-        host=config.host,
-        port=config.port,
+        app=around(app),
+        host=settings.host,
+        port=settings.port,
         access_log=False,
-        log_config=get_uvicorn_log_config(console_handler.level),
-        ssl_keyfile=config.ssl_keyfile,
-        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+        ssl_certfile=settings.ssl_certfile,
         workers=1,
         **options,
     )
@@ -54,22 +44,24 @@ def serve_superlink(words: list[str], around: Callable[[Any], Any], secret: byte
 
 def take_tasks(address: str, ca: Path | None, secret: bytes, stopped: threading.Event) -> None:
     """Start a process for every run that waits at the hub at `address`, until `stopped`."""
-    signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={TAKING})
-    client = RuntimeHttpClient.from_server_address(
+    signed = private.SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={TAKING})
+    client = private.RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=ca is None,
         root_certificates=None if ca is None else ca.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), signed],
+        interceptors=[private.RuntimeVersionHttpInterceptor(component_name="SuperExec"), signed],
     )
     running: list[subprocess.Popen[bytes]] = []
     while not stopped.wait(LOOK):
         running = [process for process in running if process.poll() is None]
         try:
-            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            answer = client.AcquireTask(
+                private.runtime_pb2.AcquireTaskRequest(supported_task_types=[private.TaskType.SERVER_APP])
+            )
         except httpx.HTTPError:
             continue  # the hub is starting or stopping
-        if found.HasField("task") and found.token:
-            running.append(_started(address, ca, found.token))
+        if answer.HasField("task") and answer.token:
+            running.append(_started(address, ca, answer.token))
 
 
 def _started(address: str, ca: Path | None, token: str) -> "subprocess.Popen[bytes]":
@@ -87,7 +79,4 @@ def _started(address: str, ca: Path | None, token: str) -> "subprocess.Popen[byt
 
 def run_task() -> None:
     """A run's own process: Flower's `flwr-serverapp` with the token from standard input, where nobody else sees it."""
-    from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
-
-    sys.argv += ["--token", sys.stdin.read().strip()]
-    flwr_serverapp()
+    private.run_server_app(sys.stdin.read().strip())

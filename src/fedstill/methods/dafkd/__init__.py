@@ -1,6 +1,4 @@
-"""DaFKD: each client has a discriminator of its own domain, which says how far to believe its model on a sample.
-
-Wang, Li, Xu, Li, Zhan, Zeng: DaFKD: Domain-aware Federated Knowledge Distillation. CVPR 2023.
+"""Wang, Li, Xu, Li, Zhan, Zeng: DaFKD: Domain-aware Federated Knowledge Distillation. CVPR 2023.
 Equation and line numbers are the paper's; the method page lists every choice and deviation.
 """
 
@@ -11,24 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Method, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import changes, setting
 from fedstill.data.samples import Samples
-from fedstill.methods.dafkd.counsel import Contribution, Counsel
-from fedstill.methods.dafkd.domain import Duel, adversarial, deceive, gradient_penalty
-from fedstill.models.classifier import embedded
+from fedstill.methods.dafkd.counsel import AUTHORS, Contribution, Counsel
+from fedstill.methods.dafkd.domain import deceive
+from fedstill.methods.dafkd.rivalry import authors_loss, joint_loss, separate_losses
 from fedstill.parts.conditional_generator import Gallery
 from fedstill.parts.distil import Lesson, uploads_of
 from fedstill.parts.gather import Everyone, Gather, mean
-from fedstill.parts.learner import Learner, LocalTraining, Optimizer, weights_of
-from fedstill.parts.losses import cross_entropy
-
-AUTHORS = {
-    "local_steps": None, "generator": "dcgan", "channels": 64, "conditional": False, "stable": True,
-    "samples_from": "previous", "distill_samples": 1280, "distill_epochs": 40, "temperature": 20.0, "warm_up": 1,
-}  # fmt: skip
-"""What `profile = "authors"` means for fields left at their defaults."""
+from fedstill.parts.learner import LocalTraining, Optimizer, weights_of
 
 
 @record
@@ -63,9 +55,13 @@ class Distilled:
 @methods.register("dafkd")
 @dataclass(frozen=True)
 class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contribution]):
-    """Algorithm 1: adversarial training on the clients, ensemble distillation weighted by domain on the server."""
+    """Each client has a discriminator of its own domain, which says how far to believe its model on a sample.
+
+    Algorithm 1: adversarial training on the clients, ensemble distillation weighted by domain on the server.
+    """
 
     paper = "Wang et al., DaFKD: Domain-aware Federated Knowledge Distillation, CVPR 2023"
+    made_for = ("labels differ much from client to client",)
     private_learners = 1
     one_download = True
     lr: float = setting(1e-3, gt=0, doc="learning rate of classifier and discriminator")
@@ -80,6 +76,9 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen = changes(self)
+        if self.inner and (self.theirs or not self.sharing):
+            wrong = "profile = authors" if self.theirs else "sharing = false"
+            raise UsageError(f"{wrong}: generator = features needs profile = paper and sharing = true")
         changed = {name: theirs for name, theirs in AUTHORS.items() if name not in chosen} if self.theirs else {}
         if self.upload == "predictions":  # the new generator exists only after the upload
             changed["samples_from"] = "previous"
@@ -108,37 +107,17 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         for x, y in self.batches(env, data, duel):
             imagined = artist.module(*self.draw(env, self.batch, stream)).detach()
             if pair.private:
-                pair.step(*self.separate_losses(pair, x, y, imagined))
+                pair.step(*separate_losses(pair, duel, x, y, imagined))
+            elif self.theirs:
+                pair.step(authors_loss(duel, x, y, imagined[: len(x)], stream, rests=env.round > 2))
             else:
-                pair.step(self.joint_loss(env, duel, x, y, imagined[: len(x)], stream))
+                pair.step(joint_loss(duel, x, y, imagined[: len(x)]))
             if not self.theirs or env.round < 5:
                 duel.eval()  # generated samples alone do not move BatchNorm's statistics
-                scores = duel(artist.module(*self.draw(env, self.batch, stream)))[1]
+                scores = duel.of_generated(artist.module(*self.draw(env, self.batch, stream)))[1]
                 artist.step(deceive(scores, self.stable))
                 duel.train()
         return OwnDomain(duel.discriminator), self.outgoing(env, duel, artist.weights, down.generator)
-
-    def joint_loss(
-        self, env: Env, duel: Duel, x: Tensor, y: Tensor, imagined: Tensor, stream: torch.Generator
-    ) -> Tensor:
-        """(9) L_J = L_adv + L_CE; real and generated samples pass the trunk together."""
-        x = embedded(duel.classifier, x)
-        logits, scores = duel(torch.cat([x, imagined]))
-        loss = cross_entropy(logits[: len(x)], y)
-        if self.theirs and env.round > 2:
-            return loss
-        rivalry = adversarial(scores[: len(x)], scores[len(x) :])
-        if self.theirs:  # the mean over real samples plus that over generated ones, and a penalty
-            return loss + 2 * rivalry + 0.3 * gradient_penalty(duel, x, imagined, stream)
-        return loss + rivalry
-
-    def separate_losses(self, pair: Learner, x: Tensor, y: Tensor, imagined: Tensor) -> tuple[Tensor, Tensor]:
-        """(9) in two, for protected samples: what real ones have a part in, and the generated half of L_adv."""
-        with pair.watched():
-            logits, real = pair.module(x)
-        generated, nobody = pair.module(imagined)[1], x.new_empty(0)
-        private = cross_entropy(logits, y) + adversarial(real, nobody) / 2
-        return private, adversarial(nobody, generated) / 2
 
     def mixing(self) -> str | None:
         """The authors' penalty looks at points between real and generated samples."""
@@ -156,7 +135,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
         source = server.generator if self.samples_from == "previous" else generator
         images = self.samples(env, source, self.distill_samples)
         targets, factors, made = self.ensemble(env, uploads, images)
-        weights = self.distilled(env, average, Lesson(images, targets))  # (8)
+        weights = self.distilled(env, average, Lesson(images, targets), head=self.inner)  # (8)
         by_client = dict(zip([r.client for r in kept], factors.cpu(), strict=True))
         gallery = self.exhibit(env, server.gallery, generator)
         return Distilled(weights, average, generator, memory, env.round, by_client, made.cpu(), gallery)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softmax
 
 from fedstill.core.method import Env
@@ -17,10 +17,17 @@ from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.methods.dafkd.domain import Duel, by_class, correlation_factors, veil, weighted
-from fedstill.models.conditional import feature_width
-from fedstill.parts.conditional_generator import Imagining
+from fedstill.models.conditional import EmbeddedFeatures, feature_width
+from fedstill.parts.conditional_generator import Gallery, Imagining
+from fedstill.parts.discriminating import Discriminating
 from fedstill.parts.distil import Distillation
 from fedstill.parts.learner import weights_of
+
+AUTHORS = {
+    "local_steps": None, "generator": "dcgan", "channels": 64, "conditional": False, "stable": True,
+    "samples_from": "previous", "distill_samples": 1280, "distill_epochs": 40, "temperature": 20.0, "warm_up": 1,
+}  # fmt: skip
+"""What `profile = "authors"` means for fields left at their defaults."""
 
 
 @record
@@ -43,9 +50,10 @@ class VeiledContribution:
 
 
 @dataclass(frozen=True)
-class Counsel(Imagining, Distillation):
+class Counsel(Imagining, Distillation, Discriminating):
     """The settings that decide who is asked and how, and both halves of the asking."""
 
+    other_generators = ("features",)
     distill_samples: int = setting(1600, ge=1, doc="generated samples in a round (D̂)")
     sharing: bool = setting(True, doc="classifier and discriminator share one trunk (3.4)")
     correlation: bool = setting(True, doc="false: every client counts the same, α̂ = 1/K_t")
@@ -62,13 +70,38 @@ class Counsel(Imagining, Distillation):
         """Is this the authors' form?"""
         return self.profile == "authors"
 
+    @property
+    def inner(self) -> bool:
+        """Does the generator make feature vectors instead of samples (appendix A)?"""
+        return self.generator == "features"
+
+    def make_generator(self, env: Env, weights: State | None = None) -> nn.Module:
+        """g with these weights, or with those it starts from."""
+        if not self.inner:
+            return super().make_generator(env, weights)
+        width = feature_width(env.module(), env.kind)
+        with seeded(env.at(0).key("generator")):
+            made = EmbeddedFeatures(width, env.classes, self.noise)
+        made.load_state_dict(weights or made.state_dict())
+        return made.to(env.device)
+
+    def exhibit(self, env: Env, gallery: Gallery, weights: State) -> Gallery:
+        """Feature vectors are no pictures: nothing is shown of them."""
+        return gallery if self.inner else super().exhibit(env, gallery, weights)
+
     def duel(self, env: Env, weights: State, discriminator: State) -> Duel:
         """Classifier and discriminator with these weights, on one trunk or two; the initial θ^d for an empty one."""
         module, key = env.module(weights), env.at(0).key("discriminator")
         with seeded(key):
             trunk = None if self.sharing else env.build(None, key)
-            made = Duel(module, trunk, feature_width(module, env.kind))
+            made = Duel(module, trunk, feature_width(module, env.kind), self.inner)
         return made.holding(discriminator).to(env.device)
+
+    def own_scores(self, env: Env, weights: State, discriminator: State, inputs: Tensor) -> Tensor:
+        """The discriminator's logits, as an attacker who has the upload gets them."""
+        with torch.no_grad():
+            scores: Tensor = self.duel(env, weights, discriminator).eval()(inputs)[1]
+        return scores
 
     def voice(self, duel: Duel, images: Tensor) -> tuple[Tensor, Tensor]:
         """What a client says of samples: p_k (authors: logits), and log α_k, how far it is to be believed."""

@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid, one_hot, softmax
 from fedstill.core.classifier import Classifier
 from fedstill.core.facts import Truth, derives
 from fedstill.core.record import State
-from fedstill.parts.learner import weights_of
+from fedstill.parts.learner import CHUNK, weights_of
 
 LEAST = 1e-30
 """The least importance a client uploads: the sum over clients must not vanish."""
@@ -25,11 +25,12 @@ class Duel(nn.Module):
     """A client's classifier and its domain discriminator: two heads on one trunk (3.4), or a trunk each (final).
 
     The discriminator's head is one linear layer on feature vectors; `trunk` is a classifier whose features it uses
-    instead of the shared ones.
+    instead of the shared ones. `inner`: generated samples are feature vectors, which heads alone see (appendix A).
     """
 
-    def __init__(self, classifier: Classifier, trunk: Classifier | None, width: int) -> None:
+    def __init__(self, classifier: Classifier, trunk: Classifier | None, width: int, inner: bool = False) -> None:
         super().__init__()
+        self.inner = inner
         self.classifier = classifier
         self.trunk = trunk
         self.head = nn.Linear(width, 1)
@@ -39,6 +40,13 @@ class Duel(nn.Module):
         features = self.classifier.features(images)
         own = features if self.trunk is None else self.trunk.features(images)
         return self.classifier.head(features), self.head(own).squeeze(-1)
+
+    def of_generated(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and scores of generated samples."""
+        if not self.inner:
+            logits, scores = self(samples)
+            return logits, scores
+        return self.classifier.head(samples), self.head(samples).squeeze(-1)
 
     @property
     def discriminator(self) -> State:
@@ -54,11 +62,11 @@ class Duel(nn.Module):
             self.load_state_dict(dict(discriminator), strict=False)
         return self
 
-    def voice(self, images: Tensor, temperature: float | None, batch: int = 512) -> tuple[Tensor, Tensor]:
-        """Of many images: the soft predictions p_k (temperature None: logits), and log α_k = log f (α_k of 3.3)."""
+    def voice(self, images: Tensor, temperature: float | None) -> tuple[Tensor, Tensor]:
+        """Of generated samples: soft predictions p_k (temperature None: logits), and log α_k = log f (α_k of 3.3)."""
         self.eval()
         with torch.no_grad():
-            parts = [self(part) for part in torch.split(images, batch)]
+            parts = [self.of_generated(part) for part in torch.split(images, CHUNK)]
         logits, scores = (torch.cat(both) for both in zip(*parts, strict=True))
         return logits if temperature is None else softmax(logits / temperature, -1), logsigmoid(scores)
 

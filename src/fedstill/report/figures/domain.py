@@ -17,28 +17,28 @@ from fedstill.core.errors import UsageError
 from fedstill.core.value import by_field
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
-
-_INK, _FAINT, _GRID, _LINE = "#1f2933", "#7b8794", "#e4e7eb", "#2b6cb0"
+from fedstill.report.figures.style import BLUE, FAINT, GRID, INK, bare
 
 
 def pictures(result: Result) -> list[tuple[str, Figure]]:
-    """All that a run has to show of this kind; nothing for methods without a generator of images."""
-    found: list[tuple[str, Figure]] = []
-    folder = None if result.run_dir is None else RunDir.open(result.run_dir)
-    split = None if folder is None else folder.read("partition.json")
-    told = [row for row in result.rows if row.get("facts", {}).get("domain_weights")]
-    if told and split:
-        last = told[-1]
+    """Generated samples and what the discriminators know, for runs that tell of domain weights."""
+    if not any(name.startswith("domain") for row in result.rows for name in row.get("facts", {})):
+        return []  # no checkpoint is opened for nothing
+    figures: list[tuple[str, Figure]] = []
+    split = result.file("partition.json")
+    rows = [row for row in result.rows if row.get("facts", {}).get("domain_weights")]
+    if rows and split:
+        last = rows[-1]
         figure = weights_figure(last["facts"], np.array(split["counts"]), split["class_names"])
-        found.append((f"weights α̂ against label shares, round {last['round']}", figure))
-    if any(row["facts"].get("domain_correlation") is not None for row in told):
-        found.append(("do the discriminators know their domain?", correlation_figure(told)))
-    checkpoint = None if folder is None else folder.latest()[0]
+        figures.append((f"weights α̂ against label shares, round {last['round']}", figure))
+    if any(row["facts"].get("domain_correlation") is not None for row in rows):
+        figures.append(("do the discriminators know their domain?", correlation_figure(rows)))
+    checkpoint = None if result.run_dir is None else RunDir.open(result.run_dir).latest()[0]
     server = None if checkpoint is None else checkpoint.server
     gallery = by_field(server).get("gallery") if is_dataclass(server) else None
     if gallery and np.asarray(next(iter(gallery.values()))).ndim == 4:  # only images are drawn here
-        found.append(("generated samples over the rounds", samples_figure(gallery)))
-    return found
+        figures.append(("generated samples over the rounds", samples_figure(gallery)))
+    return figures
 
 
 def samples_figure(gallery: Mapping[int, ArrayLike]) -> Figure:
@@ -55,7 +55,7 @@ def samples_figure(gallery: Mapping[int, ArrayLike]) -> Figure:
         for axes, image in zip(line, images, strict=False):
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
         line[0].text(-0.12, 0.5, str(number), transform=line[0].transAxes, ha="right", va="center", fontsize=8)
-    places[0][0].text(-0.12, 1.15, "round", transform=places[0][0].transAxes, ha="right", fontsize=8, color=_FAINT)
+    places[0][0].text(-0.12, 1.15, "round", transform=places[0][0].transAxes, ha="right", fontsize=8, color=FAINT)
     return figure
 
 
@@ -75,38 +75,37 @@ def weights_figure(facts: Mapping[str, Any], counts: NDArray[Any], class_names: 
     _heat(figure, left, weights, class_names, "mean α̂ on generated samples", 0.0, None)
     _heat(figure, right, shares, class_names, "share of the client's own samples", 0.0, 1.0)
     left.set_yticks(range(len(clients)), clients)
-    left.set_ylabel("client", color=_INK, fontsize=9)
+    left.set_ylabel("client", color=INK, fontsize=9)
     return figure
 
 
 def _heat(
     figure: Figure, axes: Axes, values: NDArray[Any], names: Sequence[str], title: str, low: float, high: float | None
 ) -> None:
-    drawn = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
-    axes.set_facecolor(_GRID)
-    axes.set_title(title, fontsize=9, color=_INK, loc="left")
+    picture = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    axes.set_facecolor(GRID)
+    axes.set_title(title, fontsize=9, color=INK, loc="left")
     axes.set_xticks(
         range(len(names)), [str(n) for n in names], rotation=60 if max(map(len, map(str, names))) > 2 else 0
     )
-    axes.tick_params(length=0, labelsize=8, labelcolor=_INK)
-    axes.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=axes, shrink=0.9).ax.tick_params(labelsize=7)
+    bare(axes)
+    figure.colorbar(picture, ax=axes, shrink=0.9).ax.tick_params(labelsize=7)
 
 
 def correlation_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Over the rounds: the correlation of α̂ with the label shares, 0 where the discriminators know nothing."""
     known = [(row["round"], row["facts"].get("domain_correlation")) for row in rows]
-    drawn = [(t, value) for t, value in known if value is not None]
-    if not drawn:
+    points = [(t, value) for t, value in known if value is not None]
+    if not points:
         raise UsageError("no round tells how α̂ and the label shares correlate")
     figure = Figure(figsize=(4.6, 2.7), layout="constrained", facecolor="white")
     axes = figure.subplots()
-    axes.axhline(0, color=_FAINT, linewidth=0.8)
-    axes.plot(*zip(*drawn, strict=True), color=_LINE, linewidth=1.8, marker="o", markersize=3)
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.plot(*zip(*points, strict=True), color=BLUE, linewidth=1.8, marker="o", markersize=3)
     axes.set_ylim(-1, 1)
-    axes.set_xlabel("round", color=_INK, fontsize=9)
-    axes.set_ylabel("correlation of α̂ with label shares", color=_INK, fontsize=9)
-    axes.grid(color=_GRID, linewidth=0.7)
-    axes.tick_params(labelsize=8, labelcolor=_INK)
+    axes.set_xlabel("round", color=INK, fontsize=9)
+    axes.set_ylabel("correlation of α̂ with label shares", color=INK, fontsize=9)
+    axes.grid(color=GRID, linewidth=0.7)
+    axes.tick_params(labelsize=8, labelcolor=INK)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

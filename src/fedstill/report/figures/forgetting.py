@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import UsageError, unknown
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import RunDir
+from fedstill.report.figures.style import INK, bare
 
-_INK = "#1f2933"
 _SHADES = LinearSegmentedColormap.from_list("accuracy", ["#f5f7fa", "#9ec5e8", "#2b6cb0", "#173f6b"])
 _GREYS = LinearSegmentedColormap.from_list("samples", ["#f5f7fa", "#52606d"])
 
@@ -119,13 +118,13 @@ def rounds_figure(results: Results, model: str | None = None) -> Figure:
         names = _names(result, len(accuracy))
         step = int(np.ceil(10 * len(names) / (high * 72)))
         axes.set_yticks(range(0, len(names), step), names[::step] if place == 0 else [""] * len(names[::step]))
-        axes.set_xlabel("round", color=_INK, fontsize=9)
+        axes.set_xlabel("round", color=INK, fontsize=9)
         lost = np.nanmean(np.maximum(-np.diff(accuracy, axis=1), 0)) if len(rounds) > 1 else 0.0
         head = f"{label}: " if label else ""
         _title(axes, f"{head}{100 * lost:.1f} % of a class forgotten a round")
     bar = figure.colorbar(every[0].images[0], ax=list(every), shrink=0.9)
-    bar.set_label("accuracy", color=_INK, fontsize=9)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
+    bar.set_label("accuracy", color=INK, fontsize=9)
+    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
     bar.outline.set_visible(False)
     return figure
 
@@ -147,7 +146,7 @@ def _numbers(values: Sequence[float | None]) -> NDArray[np.float64]:
 
 def _partition(result: Result) -> Mapping[str, Any]:
     """Who holds what, where the run has a folder."""
-    return {} if result.run_dir is None else RunDir.open(result.run_dir).read("partition.json") or {}
+    return result.file("partition.json") or {}
 
 
 def _names(result: Result, classes: int) -> list[str]:
@@ -167,7 +166,7 @@ def _cells(axes: Axes, values: NDArray[np.float64], top: int, shades: Colormap, 
     for (y, x), value in np.ndenumerate(values):
         if written and not np.isnan(value):
             text = f"{value if shades is _GREYS else 100 * value:.0f}"
-            ink = "white" if value > 0.5 * most else _INK
+            ink = "white" if value > 0.5 * most else INK
             axes.text(x, top + y, text, ha="center", va="center", fontsize=8, color=ink)
 
 
@@ -179,6 +178,5 @@ def _columns(axes: Axes, names: list[str]) -> None:
 
 
 def _title(axes: Axes, text: str) -> None:
-    axes.set_title(text, fontsize=9, color=_INK, loc="left")
-    axes.tick_params(length=0, labelsize=8, labelcolor=_INK)
-    axes.spines[:].set_visible(False)
+    axes.set_title(text, fontsize=9, color=INK, loc="left")
+    bare(axes)

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedstill.data.kinds import Series, Table
+from fedstill.report.figures.style import BLUE, INK, PALE
 
-_INK, _LINE, _REAL, _TRUE = "#1f2933", "#2b6cb0", "#cbd2d9", "#9a6a2f"
+_TRUE = "#9a6a2f"
 MOST = 12
 """Channels or columns that are drawn at most."""
 LINES = 6
@@ -29,11 +30,11 @@ def series_figure(kind: Series, samples: NDArray[Any], real: NDArray[Any] | None
     figure, places = _panels(min(MOST, len(names)), 2.4)
     for channel, axes in enumerate(places):
         mean, std = kind.mean[channel], kind.std[channel]
-        axes.axhspan(mean - std, mean + std, color=_REAL, alpha=0.6, linewidth=0)
+        axes.axhspan(mean - std, mean + std, color=PALE, alpha=0.6, linewidth=0)
         if real is not None:
             axes.plot(real[_spread(len(real)), channel].T, color=_TRUE, linewidth=0.7, alpha=0.8, linestyle="--")
-        axes.plot(samples[:LINES, channel].T, color=_LINE, linewidth=0.8, alpha=0.8)
-        axes.set_title(names[channel], fontsize=8, color=_INK)
+        axes.plot(samples[:LINES, channel].T, color=BLUE, linewidth=0.8, alpha=0.8)
+        axes.set_title(names[channel], fontsize=8, color=INK)
         axes.tick_params(labelsize=6)
     return _told(figure, real is not None)
 
@@ -46,7 +47,7 @@ def _spread(count: int) -> NDArray[Any]:
 def _told(figure: Figure, compared: bool) -> Figure:
     """The figure, and where real samples stand in it, what is what."""
     if compared:
-        figure.supxlabel("blue: imagined; brown: real test samples; grey: mean ± deviation", fontsize=7, color=_INK)
+        figure.supxlabel("blue: imagined; brown: real test samples; grey: mean ± deviation", fontsize=7, color=INK)
     return figure
 
 
@@ -57,18 +58,18 @@ def rows_figure(kind: Table, samples: NDArray[Any], real: NDArray[Any] | None = 
     """
     figure, places = _panels(min(MOST, len(kind.columns)), 1.9)
     for place, axes in enumerate(places):
-        axes.set_title(kind.columns[place], fontsize=8, color=_INK)
+        axes.set_title(kind.columns[place], fontsize=8, color=INK)
         axes.tick_params(labelsize=6)
         values = _there(samples, place)
         if place < len(kind.numeric):
             mean, std = kind.mean[place], kind.std[place]
-            axes.axvspan(mean - std, mean + std, color=_REAL, alpha=0.6, linewidth=0)
-            axes.hist(values, bins=16, color=_LINE)
+            axes.axvspan(mean - std, mean + std, color=PALE, alpha=0.6, linewidth=0)
+            axes.hist(values, bins=16, color=BLUE)
             if real is not None:
                 axes.hist(_there(real, place), bins=16, histtype="step", color=_TRUE)
         else:
             known = kind.categories[place - len(kind.numeric)]
-            axes.bar(range(len(known)), _shares(values, len(known)), color=_LINE)
+            axes.bar(range(len(known)), _shares(values, len(known)), color=BLUE)
             if real is not None:
                 true = _shares(_there(real, place), len(known))
                 axes.bar(range(len(known)), true, fill=False, edgecolor=_TRUE)
@@ -78,8 +79,8 @@ def rows_figure(kind: Table, samples: NDArray[Any], real: NDArray[Any] | None = 
 
 def _there(rows: NDArray[Any], place: int) -> NDArray[Any]:
     """A column's values that are not missing."""
-    found: NDArray[Any] = rows[:, place][~np.isnan(rows[:, place])]
-    return found
+    known: NDArray[Any] = rows[:, place][~np.isnan(rows[:, place])]
+    return known
 
 
 def _shares(codes: NDArray[Any], count: int) -> NDArray[Any]:

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedstill.core.errors import UsageError
+from fedstill.report.figures.style import BLUE, FAINT, GRID, INK, PALE
 
-_INK, _FAINT, _GRID, _BAR = "#1f2933", "#7b8794", "#e4e7eb", "#cbd2d9"
-_DOT, _EDGE = "#2b6cb0", "#ffffff"
 _POINT = 72  # points per inch
 
 
@@ -42,10 +41,10 @@ def partition_figure(counts: NDArray[np.integer], class_names: Sequence[str]) ->
 
 
 def _draw_totals(axes: Axes, totals: NDArray[np.integer]) -> None:
-    axes.bar(np.arange(len(totals)), totals, width=0.6, color=_BAR)
+    axes.bar(np.arange(len(totals)), totals, width=0.6, color=PALE)
     axes.set_ylim(0, max(1, totals.max()) * 1.05)
     axes.set_yticks([max(1, int(totals.max()))], [f"{totals.max():,}\nsamples"], va="top")
-    axes.tick_params(length=0, labelsize=8, labelcolor=_FAINT, labelbottom=False)
+    axes.tick_params(length=0, labelsize=8, labelcolor=FAINT, labelbottom=False)
     axes.spines[:].set_visible(False)
 
 
@@ -53,8 +52,8 @@ def _draw_dots(axes: Axes, counts: NDArray[np.integer], cell: float) -> None:
     client, number = np.nonzero(counts)
     largest = (0.92 * cell * _POINT) ** 2  # the greatest dot all but fills its cell (s is the square around a dot)
     area = np.maximum(largest * counts[client, number] / max(1, counts.max()), 1.5)  # one sample is still seen
-    axes.scatter(client, number, s=area, color=_DOT, edgecolors=_EDGE, linewidths=0.4, zorder=2)
-    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
+    axes.scatter(client, number, s=area, color=BLUE, edgecolors="white", linewidths=0.4, zorder=2)
+    axes.grid(color=GRID, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
 
@@ -69,9 +68,9 @@ def _label(axes: Axes, clients: int, class_names: list[str], across: float, down
     axes.set_ylim(len(class_names) - 0.4, -0.6)
     axes.set_xticks(range(0, clients, every))
     axes.set_yticks(range(0, len(class_names), step), class_names[::step])
-    axes.tick_params(length=0, labelsize=8 if down >= 12 else 7, labelcolor=_INK)
-    axes.set_xlabel("client", color=_INK, fontsize=9)
-    axes.set_ylabel("class", color=_INK, fontsize=9)
+    axes.tick_params(length=0, labelsize=8 if down >= 12 else 7, labelcolor=INK)
+    axes.set_xlabel("client", color=INK, fontsize=9)
+    axes.set_ylabel("class", color=INK, fontsize=9)
 
 
 def save(figure: Figure, path: str | Path) -> Path:

@@ -1,68 +1,50 @@
 """Pictures of a result, as matplotlib figures: what the page, notebooks and `fedstill reproduce` all draw from.
 
 A painter takes a result and returns (title, figure) pairs, none when the run has nothing of its kind to show. It is
-made known by a line in `PAINTERS`, and imported when pictures are asked for.
+made known by a line in `PAINTERS`.
 """
 
 import base64
 import io
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind, kind_of
 from fedstill.data.kinds import Series, Table
-from fedstill.experiment.config import experiment
+from fedstill.experiment.config import plan_without_data
 from fedstill.experiment.gallery import REAL, read_gallery
 from fedstill.experiment.result import Result, views
-from fedstill.experiment.rundir import RunDir
+from fedstill.report.figures.domain import pictures as domain
+from fedstill.report.figures.forgetting import local_figure, rounds_figure
 from fedstill.report.figures.imagined import rows_figure, series_figure
 from fedstill.report.figures.partition import partition_figure
+from fedstill.report.figures.style import EDGE, GRID, INK
+from fedstill.report.figures.trust import clusters_figure, features_figure, weights_figure
 
 Pictures = list[tuple[str, Figure]]
 
-PAINTERS = {
-    "partition": "fedstill.report.figures.plots:partition",
-    "forgetting": "fedstill.report.figures.plots:forgetting",
-    "trust": "fedstill.report.figures.plots:trust",
-    "domain": "fedstill.report.figures.plots:domain",
-    "imagined": "fedstill.report.figures.plots:imagined",
-}
-"""Where the painters are, by the kind of picture: `module:function`."""
-
 _COLOURS = ("#1f6fc4", "#d2521a", "#0f8f68", "#a8459b", "#c18a00", "#2b9fb8")
-_INK, _GRID, _EDGE = "#1f2933", "#e4e7eb", "#9aa5b1"
 LARGE = 300_000
 """Bytes of SVG above which a picture goes into the page as PNG."""
 
 
 def pictures(result: Result, without: Sequence[str] = ()) -> Pictures:
     """Everything a run has to show, by all painters but those named in `without`."""
-    return [picture for kind in PAINTERS if kind not in without for picture in _painter(kind)(result)]
-
-
-def _painter(kind: str) -> Callable[[Result], Pictures]:
-    home, _, name = PAINTERS[kind].partition(":")
-    there = find_spec(home) is not None
-    return getattr(import_module(home), name, _nothing) if there else _nothing
-
-
-def _nothing(result: Result) -> Pictures:
-    return []
+    painters = [painter for kind, painter in PAINTERS.items() if kind not in without]
+    return [picture for painter in painters for picture in painter(result)]
 
 
 def partition(result: Result) -> Pictures:
     """Who holds how much of what."""
-    found = None if result.run_dir is None else RunDir(result.run_dir).read("partition.json")
-    if not found:
+    split = result.file("partition.json")
+    if not split:
         return []
-    return [("samples of each class at each client", partition_figure(np.array(found["counts"]), found["class_names"]))]
+    return [("samples of each class at each client", partition_figure(np.array(split["counts"]), split["class_names"]))]
 
 
 def forgetting(result: Result) -> Pictures:
@@ -70,47 +52,31 @@ def forgetting(result: Result) -> Pictures:
     tracked = any("per_class" in scores for row in result.rows for scores in row.get("models", {}).values())
     if not tracked:
         return []
-    from fedstill.report.figures.forgetting import local_figure, rounds_figure
-
-    found = [("accuracy on each class, over the rounds", rounds_figure(result))]
+    pictures = [("accuracy on each class, over the rounds", rounds_figure(result))]
     trained = any("per_class_after_training" in s for row in result.rows for s in row.get("models", {}).values())
     if trained and result.experiment.get("evaluate_every", 1) == 1:  # before and after need two rounds in a row
-        found.append(("accuracy on each class before and after a client's training", local_figure(result)))
-    return found
+        pictures.append(("accuracy on each class before and after a client's training", local_figure(result)))
+    return pictures
 
 
 def trust(result: Result) -> Pictures:
     """Client features, their clusters and the class weights, for runs that tell whom they trusted."""
-    from fedstill.report.figures.trust import clusters_figure, features_figure, weights_figure
-
-    malicious, names = malicious_clients(result), _class_names(result)
-    found: Pictures = []
-    told = [row for row in result.rows if row.get("facts", {}).get("features")]
-    if told:
-        when, facts = told[-1]["round"], told[-1]["facts"]
-        found.append((f"client features in round {when}", features_figure(facts, malicious, names)))
-        found.append((f"clusters of clients in round {when}", clusters_figure(facts, malicious)))
+    malicious, names = malicious_clients(result), (result.file("partition.json") or {}).get("class_names")
+    pictures: Pictures = []
+    rows = [row for row in result.rows if row.get("facts", {}).get("features")]
+    if rows:
+        when, facts = rows[-1]["round"], rows[-1]["facts"]
+        pictures.append((f"client features in round {when}", features_figure(facts, malicious, names)))
+        pictures.append((f"clusters of clients in round {when}", clusters_figure(facts, malicious)))
     if any("class_weights" in row.get("facts", {}) for row in result.rows):
-        found.append(("weight of each class over the rounds", weights_figure(result.rows, names)))
-    return found
-
-
-def domain(result: Result) -> Pictures:
-    """Generated samples and what the discriminators know, for runs that tell of domain weights."""
-    told = any(name.startswith("domain") for row in result.rows for name in row.get("facts", {}))
-    if (
-        not told or find_spec("fedstill.report.figures.domain") is None
-    ):  # a checkpoint is only opened where there is something
-        return []
-    from fedstill.report.figures.domain import pictures as found
-
-    return found(result)
+        pictures.append(("weight of each class over the rounds", weights_figure(result.rows, names)))
+    return pictures
 
 
 def imagined(result: Result) -> Pictures:
     """What the clients' own generators imagine, as the run kept it."""
     kept = {} if result.run_dir is None else read_gallery(result.run_dir)
-    found = []
+    pictures = []
     kind = _kind(result) if kept else None
     real = kept.pop(REAL, None)
     for who, samples in kept.items():
@@ -123,29 +89,30 @@ def imagined(result: Result) -> Pictures:
                 figure = images_figure(samples / 255, [""] * len(samples))
             case _:
                 continue
-        found.append((f"imagined by {who}", figure))
-    return found
+        pictures.append((f"imagined by {who}", figure))
+    return pictures
 
 
 def _kind(result: Result) -> Kind | None:
     """The kind of the run's data; None for runs that were written before runs said so."""
-    told = None if result.run_dir is None else RunDir(result.run_dir).read("signature.json")
-    return None if told is None else kind_of(told["kind"])
-
-
-def _class_names(result: Result) -> list[str] | None:
-    found = None if result.run_dir is None else RunDir(result.run_dir).read("partition.json")
-    return found["class_names"] if found else None
+    signature = result.file("signature.json")
+    return None if signature is None else kind_of(signature["kind"])
 
 
 def malicious_clients(result: Result) -> list[int]:
-    """Who was malicious, by the run's settings."""
-    if not result.experiment.get("malicious"):
-        return []
-    try:
-        return list(experiment({**result.experiment, "data": "mnist-5k", "public": None}).malicious_clients)
-    except FedstillError:  # a method of one's own, not registered here
-        return []
+    """Who was malicious, by the run's settings; nobody where its method is not known here."""
+    plan = plan_without_data(result.experiment) if result.experiment.get("malicious") else None
+    return [] if plan is None else list(plan.malicious_clients)
+
+
+PAINTERS: dict[str, Callable[[Result], Pictures]] = {
+    "partition": partition,
+    "forgetting": forgetting,
+    "trust": trust,
+    "domain": domain,
+    "imagined": imagined,
+}
+"""The painters, by the kind of picture."""
 
 
 @views.register("curves")
@@ -163,12 +130,12 @@ def curves(result: Result, metrics: Sequence[str] = ()) -> Figure:
             axes.plot(
                 rounds, values, color=colour, label=model, linewidth=1.8, marker="o" if len(rounds) == 1 else None
             )
-        axes.set_title(metric.heading, fontsize=10, color=_INK, loc="left")
-        axes.set_xlabel("round", fontsize=9, color=_INK)
-        axes.grid(color=_GRID, linewidth=0.7)
-        axes.tick_params(labelsize=8, color=_EDGE, labelcolor=_INK)
+        axes.set_title(metric.heading, fontsize=10, color=INK, loc="left")
+        axes.set_xlabel("round", fontsize=9, color=INK)
+        axes.grid(color=GRID, linewidth=0.7)
+        axes.tick_params(labelsize=8, color=EDGE, labelcolor=INK)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(_EDGE)
+        axes.spines[["left", "bottom"]].set_color(EDGE)
     if len(result.models) > 1:
         figure.axes[0].legend(fontsize=8, frameon=False)
     return figure
@@ -191,7 +158,7 @@ def images_figure(images: NDArray[np.floating[Any]], names: Sequence[str], acros
     for axes, image, name in zip(places, images, names, strict=False):
         shown = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
         axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_title(str(name), fontsize=8, color=_INK, pad=2)
+        axes.set_title(str(name), fontsize=8, color=INK, pad=2)
     return figure
 
 

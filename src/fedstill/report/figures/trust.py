@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedstill.core.errors import UsageError
+from fedstill.report.figures.style import BLUE, FAINT, GRID, INK, bare
 
-_INK, _FAINT, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
-_HONEST, _MALICIOUS = "#2b6cb0", "#c53030"
+_HONEST, _MALICIOUS = BLUE, "#c53030"
 _CLUSTERS = ("o", "s")
 _LINES = ("#2b6cb0", "#c05621", "#2f855a", "#c53030", "#6b46c1", "#975a16", "#b83280", "#4a5568", "#718096", "#00838f")
 
@@ -28,17 +28,17 @@ def features_figure(
     names = [str(class_names[c] if class_names else c) for c in columns]
     figure = Figure(figsize=(1.8 + 0.42 * len(names), 1.3 + 0.32 * len(clients)), layout="constrained")
     axes = figure.subplots()
-    drawn = axes.imshow(values, cmap="Blues", vmin=min(0.0, float(values.min())), vmax=1.0, aspect="auto")
+    picture = axes.imshow(values, cmap="Blues", vmin=min(0.0, float(values.min())), vmax=1.0, aspect="auto")
     axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 3 else 60)
     axes.set_yticks(range(len(clients)), [str(k) for k in clients])
     for label, client in zip(axes.get_yticklabels(), clients, strict=True):
-        label.set_color(_MALICIOUS if client in malicious else _INK)
+        label.set_color(_MALICIOUS if client in malicious else INK)
         label.set_fontweight("bold" if client in facts.get("trusted", clients) else "normal")
-    axes.set_xlabel("class", color=_INK, fontsize=9)
-    axes.set_ylabel("client (bold: trusted)", color=_INK, fontsize=9)
+    axes.set_xlabel("class", color=INK, fontsize=9)
+    axes.set_ylabel("client (bold: trusted)", color=INK, fontsize=9)
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=axes, label="cosine with the server", shrink=0.9)
+    figure.colorbar(picture, ax=axes, label="cosine with the server", shrink=0.9)
     return figure
 
 
@@ -52,30 +52,32 @@ def clusters_figure(facts: Mapping[str, Any], malicious: Sequence[int] = ()) -> 
         colour = _MALICIOUS if client in malicious else _HONEST
         inside = colour if client in facts["trusted"] else "white"
         axes.scatter(x, y, marker=_CLUSTERS[max(cluster, 0)], s=60, facecolor=inside, edgecolor=colour, zorder=2)
-        axes.annotate(str(client), (x, y), xytext=(5, 5), textcoords="offset points", fontsize=8, color=_FAINT)
+        axes.annotate(str(client), (x, y), xytext=(5, 5), textcoords="offset points", fontsize=8, color=FAINT)
     for label, title in ((_HONEST, "honest"), (_MALICIOUS, "malicious")):
         axes.scatter([], [], color=label, label=title)
-    axes.scatter([], [], facecolor="white", edgecolor=_FAINT, label="not trusted")
+    axes.scatter([], [], facecolor="white", edgecolor=FAINT, label="not trusted")
     axes.legend(fontsize=8, frameon=False)
-    axes.set_xlabel(f"first direction ({shown[0]:.0%} of the variance)", color=_INK, fontsize=9)
-    axes.set_ylabel(f"second direction ({shown[1]:.0%})", color=_INK, fontsize=9)
+    axes.set_xlabel(f"first direction ({shown[0]:.0%} of the variance)", color=INK, fontsize=9)
+    axes.set_ylabel(f"second direction ({shown[1]:.0%})", color=INK, fontsize=9)
     _plain(axes)
     return figure
 
 
 def weights_figure(rows: Sequence[Mapping[str, Any]], class_names: Sequence[str] | None = None) -> Figure:
     """Figure 16: the weight w_k of every class over the rounds."""
-    told = [(row["round"], row["facts"]["class_weights"]) for row in rows if "class_weights" in row.get("facts", {})]
-    if not told:
+    weights = [(row["round"], row["facts"]["class_weights"]) for row in rows if "class_weights" in row.get("facts", {})]
+    if not weights:
         raise UsageError("no class weights in these rounds: they are FedTKD's")
-    count = len(told[0][1])
+    count = len(weights[0][1])
     figure = Figure(figsize=(5.6, 3.6), layout="constrained")
     axes = figure.subplots()
     for c in range(count):
         name = str(class_names[c] if class_names else c)
-        axes.plot([t for t, _ in told], [w[c] for _, w in told], color=_LINES[c % len(_LINES)], lw=1.4, label=name)
-    axes.set_xlabel("round", color=_INK, fontsize=9)
-    axes.set_ylabel("weight of the teacher", color=_INK, fontsize=9)
+        axes.plot(
+            [t for t, _ in weights], [w[c] for _, w in weights], color=_LINES[c % len(_LINES)], lw=1.4, label=name
+        )
+    axes.set_xlabel("round", color=INK, fontsize=9)
+    axes.set_ylabel("weight of the teacher", color=INK, fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if count <= 20:
         axes.legend(fontsize=7, frameon=False, ncols=2, title="class", title_fontsize=8)
@@ -109,6 +111,5 @@ def _features(facts: Mapping[str, Any]) -> tuple[NDArray[np.float64], list[int]]
 
 
 def _plain(axes: Any) -> None:
-    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
-    axes.tick_params(length=0, labelsize=8, labelcolor=_INK)
-    axes.spines[:].set_visible(False)
+    axes.grid(color=GRID, linewidth=0.6, zorder=0)
+    bare(axes)

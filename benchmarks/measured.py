@@ -1,0 +1,169 @@
+"""Records of what the benchmarks saw, and the table that the page makes of them.
+
+    python benchmarks/round.py --record         measure, and add it to benchmarks/records/round.json
+    python benchmarks/measured.py               the table of all records, into docs/benchmarks.md
+
+What stands in the table was measured at the commit of the newest entry: the median of its repetitions, least to most.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RECORDS = HERE / "records"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- measured.py -->", "<!-- end of measured -->"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark: what it measures, and how each of its numbers is told (a format with `{}`, and digits)."""
+
+    about: str
+    numbers: Mapping[str, tuple[str, int]]
+
+
+BENCHES = {
+    "round": Bench(
+        "a round of FedAvg (LeNet-5, clients of 150, 400, 600, 1,200 samples, 10 epochs, batches of 64) against the "
+        "plain sequential PyTorch loop",
+        {"faster": ("{}× faster", 2)},
+    ),
+    "scale": Bench(
+        "10 active of K clients, T1 and a checkpoint every round; time and memory relative to K = 100",
+        {
+            "seconds at 100": ("{} s a round at K = 100", 3),
+            "time at 1000": ("K = 1,000: {}×", 2),
+            "time at 10000": ("10,000: {}×", 2),
+            "time at 100000": ("100,000: {}×", 2),
+            "time at 1000000": ("1,000,000: {}×", 2),
+            "cpu at 1000000": ("{}× in processor time", 2),
+            "peak at 1000000": ("{} MiB", 0),
+        },
+    ),
+    "fedkf": Bench(
+        "FedKF with the authors' generator against the plain formulation; FedKF (light, 16 channels) against FedAvg, "
+        "step for step; the same with `imagined_batch = 0.5` and `generator_every = 2`",
+        {
+            "faster": ("{}× faster", 2),
+            "against fedavg": ("{}× the time of FedAvg", 2),
+            "cheaper": ("with both settings {}×", 2),
+        },
+    ),
+    "turn": Bench(
+        "a client's turn by several methods against one of FedAvg, LeNet-5, processor time",
+        {"fedrad": ("FedRAD {}×", 1), "fedkf": ("FedKF {}×", 1), "fedsteady": ("FedSteady {}×", 1)},
+    ),
+    "trust": Bench(
+        "identify, fuse and weigh for 20 clients × 6,000 public samples × 10 classes", {"ms": ("{} ms in all", 0)}
+    ),
+    "message": Bench(
+        "what a client's turn costs beyond training, both messages, 10 clients: in this process, in two workers, on "
+        "Flower's simulation over Ray",
+        {
+            "inline, mlp": ("`mlp`: {} ms", 2),
+            "workers, mlp": ("{} ms", 2),
+            "ray, mlp": ("{} ms", 0),
+            "inline, lenet5": ("LeNet-5: {} ms", 2),
+            "workers, lenet5": ("{} ms", 2),
+            "ray, lenet5": ("{} ms", 0),
+        },
+    ),
+    "deploy": Bench(
+        "what a round over three sites on loopback costs beyond training, with TLS, keys and exams",
+        {"median": ("median {} s", 2), "worst": ("worst {} s", 2)},
+    ),
+}
+
+
+def machine() -> dict[str, Any]:
+    """Where it was measured, and how busy the machine was with other things."""
+    import torch
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "commit": commit.stdout.strip(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "data": "real" if os.environ.get("FEDSTILL_DATA") else "stand-in",
+    }
+
+
+def spread(values: Sequence[float], digits: int, unit: str = "") -> str:
+    """Median, and least to most where there are several.
+
+    >>> spread([1.0, 3.0, 2.0], 1), spread([2.0], 1, "×"), spread([], 1)
+    ('2.0 (1.0–3.0)', '2.0×', '–')
+    """
+    if not values:
+        return "–"
+    middle = f"{statistics.median(values):.{digits}f}{unit}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def note(name: str, numbers: Mapping[str, float], about: Mapping[str, Any]) -> None:
+    """Add what a benchmark saw to its record, where the command line asks for it; `about` is `machine()` before it."""
+    if "--record" not in sys.argv:
+        return
+    file = RECORDS / f"{name}.json"
+    record = json.loads(file.read_text()) if file.exists() else []
+    RECORDS.mkdir(exist_ok=True)
+    file.write_text(json.dumps([*record, {"machine": about, "numbers": numbers}], indent=1) + "\n")
+
+
+def newest(record: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The entries that were measured at the commit of the last one."""
+    return [entry for entry in record if entry["machine"]["commit"] == record[-1]["machine"]["commit"]]
+
+
+def rows() -> Iterator[str]:
+    """The table: a line for each benchmark."""
+    yield "| command | what is measured | seen | repetitions, commit, load before |"
+    yield "|---|---|---|---|"
+    for name, bench in BENCHES.items():
+        file = RECORDS / f"{name}.json"
+        known = newest(json.loads(file.read_text())) if file.exists() else []
+        yield f"| `python benchmarks/{name}.py` | {bench.about} | {seen(bench, known)} | {when(known)} |"
+
+
+def seen(bench: Bench, known: Sequence[Mapping[str, Any]]) -> str:
+    """All numbers of a benchmark in words, each over its repetitions."""
+    told = []
+    for number, (words, digits) in bench.numbers.items():
+        values = [entry["numbers"][number] for entry in known if number in entry["numbers"]]
+        if values:
+            told.append(words.format(spread(values, digits)))
+    return "; ".join(told) or "no repetition is on record yet"
+
+
+def when(known: Sequence[Mapping[str, Any]]) -> str:
+    """How often, at which commit, and how busy the machine was."""
+    if not known:
+        return ""
+    loads = [entry["machine"]["load"] for entry in known if entry["machine"].get("load") is not None]
+    busy = f"{min(loads):.1f}–{max(loads):.1f}" if loads else "not noted"
+    return f"{len(known)} at {known[-1]['machine']['commit']}, {busy}"
+
+
+def put(page: Path, begin: str, end: str, text: str) -> None:
+    """Write a text into a page, between two marks."""
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+if __name__ == "__main__":
+    put(PAGE, BEGIN, END, "\n".join(rows()))
+    print("\n".join(rows()))
