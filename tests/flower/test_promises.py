@@ -155,7 +155,8 @@ def test_counts_of_a_class_of_few_samples_are_not_told(site: Callable[..., Site]
 def test_a_turn_that_would_take_all_memory_is_refused(sites_data: dict[str, Path], tmp_path: Path) -> None:
     """A generator of 100,000 channels takes some 100 GB: one line, and the next question is answered.
 
-    The worker may have 2 GiB here; what it had at most is read from the kernel.
+    The worker may have 2 GiB here; what it had at most is read from the kernel, which counts the mapped libraries (half
+    a GiB of them) too.
     """
     policy = Policy(memory_bytes=2 << 30)
     worker = Worker(Job("site-a", str(sites_data["site-a"]), tmp_path / "state", policy=policy), lambda text: None)
@@ -179,7 +180,7 @@ def test_a_turn_that_would_take_all_memory_is_refused(sites_data: dict[str, Path
         assert "memory" in refused.why.lower()
         status = Path(f"/proc/{worker.process.pid}/status").read_text()
         most = int(status.split("VmHWM:")[1].split()[0])
-        assert most < 2 << 20  # KiB
+        assert most < 3 << 20  # KiB
         limits = Path(f"/proc/{worker.process.pid}/limits").read_text()
         assert limits.split("Max data size")[1].split()[0] == str(2 << 30)  # not only what this machine would refuse
         assert isinstance(ask(asked_to_enrol("next")), Enrolled)
