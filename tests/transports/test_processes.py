@@ -141,5 +141,5 @@ def test_no_worker_survives_its_parent(tmp_path: Path) -> None:
     assert len(workers) == 2
     parent.kill()
     parent.wait()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=120)
     assert alive == []
