@@ -157,10 +157,10 @@ def show_result(result: Result) -> None:
         who = "–" if worst is None else (result.client_names or range(worst[0] + 1))[worst[0]]
         lines.append([name, *cells, printable(str(who)), amp.text(best["amp"]), str(best["round"])])
     console.print(_fitting(lines, console))
-    total = result.bytes()
+    total, count = result.bytes(), len(result.rows)
     console.print(
-        f"{len(result.rows)} round{'s' * (len(result.rows) != 1)} in {result.seconds:.1f} s; {size(total['down'])} down, {size(total['up'])} up"
-        + (f"; {result.run_dir}" if result.run_dir else ""),
+        f"{count} round{'s' * (count != 1)} in {result.seconds:.1f} s; "
+        f"{size(total['down'])} down, {size(total['up'])} up" + (f"; {result.run_dir}" if result.run_dir else ""),
         soft_wrap=True,
         highlight=False,
         markup=False,
