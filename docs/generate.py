@@ -73,7 +73,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     Where the source links to a notebook, which a reader of the repository can open, the site has the page.
     """
     markdown = lists_apart(markdown)
-    if page.file.src_uri in ("index.md", "tutorials/index.md"):
+    if page.file.src_uri not in (f"tutorials/{script.stem}.md" for script in scripts()):
         markdown = markdown.replace(".ipynb)", ".md)")
     if page.file.src_uri == "advise.md":
         return f"{markdown}\n\n{answers(Path(config.docs_dir).parent / 'results')}"

@@ -2,11 +2,11 @@
 
 import inspect
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from rich.console import Console
@@ -48,6 +48,9 @@ KINDS: dict[str, Registry[Any]] = {
     "metrics": metrics,
     "table-metrics": table_metrics,
 }
+
+FOR_US = ("dev", "docs", "release")
+"""Extras for those who work on fedstill itself."""
 
 
 def known(kind: str) -> list[str]:
@@ -141,21 +144,27 @@ def examination() -> dict[str, Any]:
     import torch
 
     needed = ("fedstill", "torch", "numpy", "scikit-learn", "mlxtend", "safetensors", "typer", "rich", "matplotlib")
-    extras = {
-        "flower": "flwr",
-        "huggingface": "datasets",
-        "onnx": "onnx",
-        "privacy": "opacus",
-        "tensorboard": "tensorboard",
-    }
     return {
         "packages": {name: _version(name) for name in needed},
-        "extras": {extra: _version(name) if find_spec(name) else None for extra, name in extras.items()},
+        "extras": {extra: _version(name) for extra, name in _extras().items() if extra not in FOR_US},
         "cores": os.cpu_count(),
         "accelerator": "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None,
         "FEDSTILL_DATA": os.environ.get("FEDSTILL_DATA"),
         "data": dict(located()),
     }
+
+
+def _extras() -> dict[str, str]:
+    """The package's extras, each with the first package that it brings; from the package's own metadata."""
+    try:
+        lines = requires("fedstill") or []
+    except PackageNotFoundError:
+        return {}
+    extras: dict[str, str] = {}
+    for line in lines:
+        if named := re.match(r"([\w.-]+).*extra == [\"'](\w+)[\"']", line):
+            extras.setdefault(named[2], named[1])
+    return extras
 
 
 def _version(name: str) -> str | None:
@@ -207,7 +216,8 @@ def show_examination(examined: Mapping[str, Any]) -> None:
     for name, number in examined["packages"].items():
         print(f"{name:<14} {number or 'missing'}")
     for name, number in examined["extras"].items():
-        print(f"{name:<14} {number or f'not installed: pip install fedstill[{name}]'}")
+        missing = f"not installed: pip install 'fedstill[{name}]'"
+        print(f"{name:<14} {number or missing}")
     print(f"{'cores':<14} {examined['cores']}: one worker process each, one thread in each")
     print(f"{'accelerator':<14} {examined['accelerator'] or 'none'}")
     print(f"{'FEDSTILL_DATA':<14} {examined['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
