@@ -4,6 +4,7 @@ RUN useradd --create-home --uid 10001 fedstill && install -d -o fedstill -m 0700
 WORKDIR /opt/fedstill
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
+COPY results results
 RUN pip install --no-cache-dir -c constraints.txt "torch==$(sed -n 's/^torch==//p' constraints.txt)" \
  && pip install --no-cache-dir -c constraints.txt ".[flower]"
 USER fedstill

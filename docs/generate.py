@@ -25,6 +25,13 @@ from fedstill.report import advise, catalogue
 METHODS, TUTORIALS, OTHERS = "Methods", "Tutorials", "How-to"
 """The sections of `mkdocs.yml` that methods' pages, the examples, and pages that it does not name are added to."""
 
+NUMBERS = {
+    "measures": "What a model's answers are scored by: `--metric NAME` chooses what AMP, FM and WLP are made of.",
+    "metrics": "What every run reports of its models; `--set metrics=package.module:NAME` adds your own.",
+    "table-metrics": "What a preset's tables may show besides; a name that ends in a colon is followed by a goal.",
+}
+"""What is listed under the settings without having any."""
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put every method's page, and pages that nobody named, into their sections."""
@@ -66,7 +73,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     Where the source links to a notebook, which a reader of the repository can open, the site has the page.
     """
     markdown = lists_apart(markdown)
-    if page.file.src_uri in ("index.md", "tutorials/index.md"):
+    if page.file.src_uri not in (f"tutorials/{script.stem}.md" for script in scripts()):
         markdown = markdown.replace(".ipynb)", ".md)")
     if page.file.src_uri == "advise.md":
         return f"{markdown}\n\n{answers(Path(config.docs_dir).parent / 'results')}"
@@ -230,6 +237,9 @@ def settings() -> str:
             found = catalogue.card(entry["name"]).get("settings")
             if found:
                 parts += [f"## {kind}: {entry['name']}\n", entry["about"] + "\n", fields(found)]
+    for kind, use in NUMBERS.items():
+        rows = [(f"`{entry['name']}`", entry["about"]) for entry in catalogue.listing(kind)]
+        parts += [f"## {kind}\n", use + "\n", table(("name", "meaning"), rows)]
     return "\n".join(parts)
 
 

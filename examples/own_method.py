@@ -37,14 +37,8 @@ class SoftLabels(Averaging):
 # %%
 print("leaves a client:", SoftLabels.leaves_client())
 small = {
-    "data": "digits",
-    "clients": 4,
-    "active": 1.0,
-    "alpha": 0.5,
-    "rounds": 2,
-    "workers": "inline",
-    "progress": False,
-}
+    "data": "digits", "clients": 4, "active": 1.0, "alpha": 0.5, "rounds": 2, "workers": "inline", "progress": False,
+}  # fmt: skip
 print(fs.run(SoftLabels(smoothing=0.2, lr=0.05, epochs=2), out=None, **small))
 
 # %%

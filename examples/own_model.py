@@ -29,14 +29,8 @@ class Net(nn.Module):
 
 # %%
 small = {
-    "data": "digits",
-    "clients": 4,
-    "active": 1.0,
-    "alpha": 0.5,
-    "rounds": 2,
-    "workers": "inline",
-    "progress": False,
-}
+    "data": "digits", "clients": 4, "active": 1.0, "alpha": 0.5, "rounds": 2, "workers": "inline", "progress": False,
+}  # fmt: skip
 result = fs.run(fs.FedAvg(lr=0.05, epochs=2), model=Net, out=None, **small)
 print(result)
 

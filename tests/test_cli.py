@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -143,6 +144,9 @@ def test_doctor_knows_the_embedded_data(capsys: pytest.CaptureFixture[str]) -> N
     assert code == 0
     assert found["data"]["mnist-5k"]
     assert found["data"]["digits"]
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    extras = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(found["extras"]) == set(extras) - {"dev", "docs", "release"}
     code, out, _ = call("doctor", capsys)
     assert "mnist-5k" in out
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+import fedstill
+
 ROOT = Path(__file__).parents[1]
 FORMS = sorted([*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"])
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
@@ -45,3 +47,18 @@ def test_the_citation_names_the_four_papers() -> None:
     assert len(read(ROOT / "CITATION.cff")["references"]) == 4
     for words in ("Knowledge Fusion Approach", "DaFKD", "FedRAD", "FedTKD"):
         assert words in titles
+
+
+def test_the_sdist_holds_what_its_own_makefile_and_tests_need() -> None:
+    """By default it would hold the tests at the top of their folder, and nothing that these tests read."""
+    lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()]
+    folders = {words[1] for words in lines if words[:1] == ["graft"]}
+    files = {word for words in lines if words[:1] == ["include"] for word in words[1:]}
+    assert {"benchmarks", "docs", "examples", "results", "tests"} <= folders
+    assert all((ROOT / name).exists() for name in folders | files)
+    own = {path.name for path in ROOT.glob("*.*") if path.suffix in (".md", ".cff", ".txt", ".yml")}
+    assert own - files == {"README.md"}  # which setuptools adds itself
+
+
+def test_the_changelog_has_a_section_for_the_package_s_version() -> None:
+    assert f"\n## [{fedstill.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -40,6 +40,15 @@ _HOMES = {
     "Remember": "fedstill.parts.gather",
     "Everyone": "fedstill.parts.gather",
     "Identify": "fedstill.parts.trust",
+    "Gather": "fedstill.parts.gather",
+    "Attack": "fedstill.parts.attacks",
+    "Wrapper": "fedstill.core.turn",
+    "Partition": "fedstill.data.partition",
+    "Split": "fedstill.data.partition",
+    "Metric": "fedstill.experiment.metrics",
+    "Values": "fedstill.experiment.metrics",
+    "Measure": "fedstill.experiment.measures",
+    "Answers": "fedstill.experiment.measures",
 }
 
 __version__ = "0.2.0"

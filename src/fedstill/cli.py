@@ -111,8 +111,8 @@ def list_things(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, models, data, partitions, gathers, attacks, wrappers, paces, speeds, generators, metrics, "
-            "presets or runs.",
+            help="methods, models, data, partitions, gathers, attacks, wrappers, paces, speeds, generators, measures, "
+            "metrics, table-metrics, presets or runs.",
             autocompletion=names("kinds"),
         ),
     ] = "methods",
@@ -153,7 +153,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="A method, partition, gather, attack or preset.",
+            help="A method, or anything else that `fedstill ls` lists; package.module:Name for your own.",
             autocompletion=names("methods", "partitions", "gathers", "attacks", "presets"),
         ),
     ],

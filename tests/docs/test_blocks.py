@@ -40,7 +40,7 @@ from fedstill.experiment.claims import claims
 from fedstill.experiment.config import Experiment, experiment, options
 from fedstill.experiment.records import Archive
 from fedstill.flower.policy import Policy, read_policy
-from fedstill.report.catalogue import methods
+from fedstill.report.catalogue import KINDS, methods
 
 SHORTER = {
     "run": "--rounds 1 --workers inline",
@@ -86,8 +86,16 @@ def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
+def save(page: Path, folder: Path) -> None:
+    """Write the files that a page tells its reader to save: blocks of Python whose first line is a file's name."""
+    for block in blocks(page):
+        if block.language == "python" and (file := re.match(r"# (\w+\.py)\n", block.text)):
+            (folder / file[1]).write_text(block.text, encoding="utf-8")
+
+
 def typed(page: Path, folder: Path) -> Iterator[list[str]]:
     """What a page tells its reader to type, program by program; a block is read when those before it have been run."""
+    save(page, folder)
     for block in blocks(page):
         if block.language in SHELL:
             yield from calls(block.lines, folder)
@@ -181,11 +189,10 @@ def test_every_block_of_python_and_every_command_on_a_page_runs(
     """In their order, in one folder: what one block makes, the next one finds."""
     typing = LONG or page.parent.name != "methods"
     names: dict[str, object] = {"__name__": "__main__"}
+    save(page, folder)
     for block in blocks(page):
         if block.language == "python":
             exec(compile(block.lines, name(page), "exec"), names)
-            if "class Net(" in block.text:  # which the page says to save
-                (folder / "my_model.py").write_text(block.text, encoding="utf-8")
         for program, *words in calls(block.lines, folder) if typing and block.language in SHELL else ():
             if program != "fedstill":
                 other([program, *words])
@@ -210,7 +217,25 @@ def paper_claims(block: Block, _: Path) -> None:
     assert claim.relation == "better"
 
 
-READERS: dict[str, Callable[[Block, Path], None]] = {"docs/deploy.md": policy, "docs/results.md": paper_claims}
+def own_parts(block: Block, folder: Path) -> None:
+    """Where a package declares its parts: every group is a registry's, which takes the thing. And a site's policy."""
+    content = tomllib.loads(block.text)
+    if "project" not in content:
+        (folder / "policy.toml").write_text(block.text, encoding="utf-8")
+        assert read_policy(folder / "policy.toml").code
+        return
+    save(ROOT / "docs" / "own.md", folder)
+    groups = {registry.group: registry for registry in KINDS.values()}
+    for group, entries in content["project"]["entry-points"].items():
+        for thing in entries.values():
+            assert groups[group][thing] is not None, thing
+
+
+READERS: dict[str, Callable[[Block, Path], None]] = {
+    "docs/deploy.md": policy,
+    "docs/own.md": own_parts,
+    "docs/results.md": paper_claims,
+}
 """What reads a page's settings."""
 
 

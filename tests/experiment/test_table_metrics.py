@@ -1,12 +1,16 @@
 """A cell's numbers, from results made by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedstill.core.errors import UsageError
+from fedstill.experiment.metrics import Metric, metrics
+from fedstill.experiment.presets import Preset
+from fedstill.experiment.reproduce import plan
 from fedstill.experiment.result import Result
-from fedstill.experiment.table_metrics import Beyond, check, reading, which
+from fedstill.experiment.table_metrics import Beyond, check, described, reading, table_metrics, to_report, which
 
 
 def run(amps: list[float], model: str = "active", seconds: float = 2.0, **facts: Any) -> Result:
@@ -91,7 +95,7 @@ def test_identified_from_the_round_on_which_it_stays_right() -> None:
 
 
 def test_an_unknown_metric_lists_the_known() -> None:
-    with pytest.raises(UsageError, match=r"unknown metric 'ampp'; known: amp, fm"):
+    with pytest.raises(UsageError, match=r"unknown metric 'ampp'; did you mean amp\? known: accuracy, amp"):
         check("ampp")
 
 
@@ -133,3 +137,31 @@ def test_bytes_are_those_of_both_ways_and_all_rounds() -> None:
     for row in result.rows:
         row["bytes"] = {"down": {"weights": 3, "labels": 4}, "up": {"weights": 5}}
     assert reading("bytes", result, "active") == 24
+
+
+def test_a_metric_of_one_s_own_stands_in_a_table_and_its_runs_are_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown under its own title, and read where it was reported; what every run reports is not asked for."""
+    best = Metric(
+        "best", "best client", "served best", over=lambda values: max(a for a in values.each if a is not None)
+    )
+    monkeypatch.setitem(metrics._entries, "my-best", best)
+    content = {
+        "rows": [{"label": "FedAvg"}],
+        "columns": [{"label": "digits", "set": {"data": "digits"}}],
+        "metrics": ["amp", "my-best", "bytes"],
+    }
+    (entry,) = plan(Preset("own", "own", "table", "", content), Path("."))
+    assert entry.plans[0].metrics == ("my-best",)
+    assert described("my-best").heading == "best client ↑ (%)"
+    result = run([0.5])
+    assert reading("my-best", result, "active") is None
+    result.rows[0]["models"]["active"]["best"] = 0.7
+    assert reading("my-best", result, "active") == 0.7
+    assert to_report(["amp", "rounds_to:0.85", "bytes", "attack_success"]) == ()
+
+
+def test_every_name_that_can_be_listed_can_be_shown() -> None:
+    for key in table_metrics:
+        shown = described(f"{key}fedavg" if key.endswith(":") else key)
+        assert shown.about
+        assert "{" not in shown.heading

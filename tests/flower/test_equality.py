@@ -54,6 +54,7 @@ def test_the_deployed_model_is_the_simulated_one(
     assert mine.keys() == theirs.keys()
     apart = [float((mine[n].double() - theirs[n].double()).abs().max()) for n in mine if mine[n].numel()]
     assert max(apart) <= 1e-6 if apart else dumps(here.server) == dumps(there.server)  # `local` only counts steps
+    assert fedstill.Result.read(home).client_names == SITES  # what reports call them
     rows = RunDir.open(home).rows()
     assert [row["missing"] for row in rows] == [{}, {}, {}]
     for row, wanted in zip(rows, simulated.rows, strict=True):

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedstill.experiment.config import experiment
+from fedstill.experiment.metrics import Metric, metrics
 from fedstill.experiment.result import Result
 from fedstill.report import catalogue, tables
 from fedstill.report.terminal import Live, show_result
@@ -88,3 +89,25 @@ def test_listings_print_brackets_as_they_are(capsys: pytest.CaptureFixture[str])
     assert out.count("[b]") == 2
     assert out.count("[0, 1]") == 3
     assert "[x]" in out
+
+
+@pytest.mark.parametrize("width", [120, 70, 40])
+def test_a_run_s_end_is_whole_on_any_screen(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads are broken between words only; where not even that fits, metrics stand below one another."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_result(Result(experiment({"method": "fedavg"}).plain(), [row(1, "active", "overall")]))
+    lines = capsys.readouterr().out.splitlines()
+    words = " ".join(lines).split()
+    assert all(len(line) <= width for line in lines[:-1])
+    assert [word for word in ("overall", "global", "client", "round", "50.00") if word not in words] == []
+    on_its_side = next(line.split() for line in lines if line.startswith("model")) == ["model", "active", "overall"]
+    assert on_its_side == (width < 70)
+
+
+def test_a_metric_that_was_asked_for_is_watched_while_a_run_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(metrics._entries, "best", Metric("best", "BEST"))
+    live = Live(quiet=True)
+    live.started(experiment({"method": "fedavg", "metrics": ["best"]}), None, None, 0)  # type: ignore[arg-type]
+    assert [metric.title for metric in live.metrics] == ["AMP", "FM", "WLP", "BEST"]

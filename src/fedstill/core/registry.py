@@ -162,10 +162,15 @@ class Registry(Mapping[str, Any], Generic[T]):
             raise UsageError(f"{self.kind} = {name!r}: must be a subclass of {self.base.__name__}")
         if self.instances_of is not None and not isinstance(thing, self.instances_of):
             raise UsageError(f"{self.kind} = {name!r}: must be a {self.instances_of.__name__}")
-        if self.base is None and self.instances_of is None and not callable(thing):
+        if self.takes_any and not callable(thing):
             raise UsageError(f"{self.kind} = {name!r}: must be a function or a class")
         Registry._names[thing] = name
         return thing
+
+    @property
+    def takes_any(self) -> bool:
+        """Can any function or class be of this kind?"""
+        return self.base is None and self.instances_of is None
 
     @property
     def _later(self) -> Mapping[str, str]:

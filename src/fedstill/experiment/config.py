@@ -110,10 +110,10 @@ class Experiment(Value):
         False, decides="reporting", doc="also report accuracy per class, before and after local training"
     )
     metric: str = setting(  # not mere reporting: runs that differ in it have other numbers under the same names
-        "accuracy", option="metrics", doc="what AMP, FM and WLP are made of (see `fedstill ls metrics`)"
+        "accuracy", option="measures", doc="what AMP, FM and WLP are made of (see `fedstill ls measures`)"
     )
     metrics: tuple[str, ...] = setting(
-        (), decides="reporting", doc="metrics to report besides amp, fm, wlp and accuracy"
+        (), decides="reporting", doc="metrics of one's own to report besides amp, fm, wlp and accuracy"
     )
     transport: Literal["local", "flower", "flower-simulation"] = setting(
         "local", doc="local: on this machine; flower: on sites (fedstill deploy); flower-simulation: Flower's, on Ray"

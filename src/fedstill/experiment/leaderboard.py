@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.experiment.config import experiment
+from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.records import Archive, Record
 from fedstill.experiment.reproduce import Entry, plan
@@ -23,7 +24,6 @@ TIMES = (1, 3, 10)
 """What a documented rate is multiplied with in tuning: as many trials for every method."""
 TUNING_ROUNDS = 10
 """A third of the board's: a rate that is too small or too large shows early."""
-METRICS = ("amp", "fm", "wlp", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
         return None, ""
     model = which(records[0][1], entry.cell.model)[0]
     metrics = {}
-    for metric in METRICS:
+    for metric in ALWAYS:
         known = [result.last(model).get(metric) for _, result in records]
         if all(value is not None for value in known):
             metrics[metric] = fmean(value for value in known if value is not None)

@@ -17,7 +17,7 @@ from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
 from fedstill.experiment.records import Archive, record_id
 from fedstill.experiment.result import Result
-from fedstill.experiment.table_metrics import Beyond, Reading, check, reading
+from fedstill.experiment.table_metrics import Beyond, Reading, reading, to_report
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
 
@@ -130,10 +130,9 @@ def _entry(preset: Preset, cell: Cell, out: Path, seeds: int, rounds: int | None
     missing = _missing(settings)
     if missing:
         return Entry(cell, why_not=missing)
-    for metric in cell.metrics:
-        if metric not in passes.METRICS:
-            check(metric)
     try:
+        if own := to_report(cell.metrics):
+            settings["metrics"] = [*settings.get("metrics", ()), *own]
         first = preset.first_seed
         plans = tuple(experiment({**settings, "seed": seed}) for seed in range(first, first + seeds))
         made = [teacher_plan(one) if preset.kind in STUDENTS else one for one in plans]

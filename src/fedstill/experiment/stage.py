@@ -23,7 +23,7 @@ from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.columns import is_table
 from fedstill.data.kinds import Image, Table
 from fedstill.data.own import Own, local_stream, pool_own, read_own
-from fedstill.data.partition import local_split, matching_test, public_split
+from fedstill.data.partition import Split, local_split, matching_test, public_split
 from fedstill.data.pixels import fit, fitted
 from fedstill.data.reading import Reading
 from fedstill.data.summary import agreed, common_classes, pooled, recast, summary
@@ -34,6 +34,8 @@ from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
 from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
 from fedstill.parts.backdoor import Backdoor
+
+Indices = tuple[np.ndarray[Any, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -64,41 +66,22 @@ class Stage:
 def stage(experiment: Experiment, storage: Storage) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
     whole, dataset, private, owners, tests = _data(experiment)
-    sets = [whole]
     specs = assigned(experiment, dataset)
     pixels = dataset.train.shape[1:]
-    public = _public(experiment, dataset, private)
+    shared = _public(experiment, dataset, private)
     raw, dataset = dataset, fitted(dataset, pixels_of(specs))
-    public_classes: int | None = None
-    public_set: Samples | None
-    if (public_data := _public_data(experiment)) is not None:
-        sets.append(public_data)
-        other = fitted(public_data, pixels_of(specs))
-        public_set = _alike(other.train, dataset, experiment.public)
-        if other.class_names != dataset.class_names:
-            public_classes = other.classes
-            if experiment.method.same_classes:
-                raise UsageError(
-                    f"public = {experiment.public!r}: {experiment.title} needs samples of the data's own classes"
-                )
-    else:
-        public_set = dataset.train[public] if len(public) else None
-    private = np.setdiff1d(private, public)
-    labels = dataset.train.y.numpy()
-    notes = dataset.notes
-    names: tuple[str, ...] = ()
-    own_tests: Indices | None = None
+    apart = _public_data(experiment)
+    public, public_classes = _public_set(experiment, dataset, specs, shared, apart)
     if owners is None:
-        split = experiment.partition.deal(
-            dataset, private, experiment.clients, rng.numpy_stream(experiment.dealt_by, "partition")
-        )
-        parts, notes, names, own_tests = split.parts, dataset.notes + split.notes, split.names, split.tests
+        stream = rng.numpy_stream(experiment.dealt_by, "partition")
+        split = experiment.partition.deal(dataset, np.setdiff1d(private, shared), experiment.clients, stream)
     else:
-        parts = tuple(np.setdiff1d(part, public) for part in owners)
-    train, exam = _exam(experiment, dataset, parts, tests, own_tests)
+        split = Split(tuple(np.setdiff1d(part, shared) for part in owners))
+    train, exam = _exam(experiment, dataset, split.parts, tests, split.tests)
+    notes = dataset.notes + split.notes
     if experiment.public == "train":  # DaFKD's FedDF: unlabelled training samples as the proxy
-        public_set = dataset.train[np.sort(np.concatenate(train))]
-        notes += (f"public = train: the public set is the clients' own {len(public_set)} training samples",)
+        public = dataset.train[np.sort(np.concatenate(train))]
+        notes += (f"public = train: the public set is the clients' own {len(public)} training samples",)
     untested = [k for k, local in enumerate(exam.local) if not len(local)]
     if untested:
         notes += (f"clients {', '.join(map(str, untested))} have no test samples: left out of FM and WLP",)
@@ -112,37 +95,73 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         classes=dataset.classes,
         kind=dataset.kind,
         build=builder(specs, dataset.kind, dataset.classes),
-        public=public_set,
+        public=public,
         public_classes=public_classes,
         device=exam.device,
         storage=storage,
     )
-    for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
-        module = env.build(place, None)  # a model that does not fit the data is named before anything runs
-        for wrapper in experiment.wrappers:
-            if wrong := wrapper.unfit(module):
-                raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
-    malicious = set(experiment.malicious_clients)
+    _refuse_unfit(experiment, env, specs)
+    labels = dataset.train.y.numpy()
+    counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    signature = Signature.describe(raw, specs, env.sizes)
+    print_of = fingerprint([whole] if apart is None else [whole, apart], train, exam.local)
+    _refuse_others(experiment, print_of.data)
+    party = _parties(experiment, dataset.train, held)
+    known = (dataset.class_names, pixels, notes, print_of, signature, split.names, split.parts)
+    return Stage(env, party, exam, train, counts, *known)
+
+
+def _public_set(
+    experiment: Experiment,
+    dataset: Dataset,
+    specs: tuple[Any, ...],
+    shared: np.ndarray[Any, Any],
+    apart: Dataset | None,
+) -> tuple[Samples | None, int | None]:
+    """The public samples, and how many classes they have where these are not the data's own.
+
+    They are the `shared` ones among the training samples, or those of the data set that stands `apart`.
+    """
+    if apart is None:
+        return dataset.train[shared] if len(shared) else None, None
+    other = fitted(apart, pixels_of(specs))
+    public = _alike(other.train, dataset, experiment.public)
+    if other.class_names == dataset.class_names:
+        return public, None
+    if experiment.method.same_classes:
+        raise UsageError(f"public = {experiment.public!r}: {experiment.title} needs samples of the data's own classes")
+    return public, other.classes
+
+
+def _parties(experiment: Experiment, samples: Samples, held: Indices) -> Callable[[int], Party]:
+    """By a client's number, the samples it holds and what stands around its turns."""
+    places = {client: place for place, client in enumerate(experiment.malicious_clients)}
 
     def party(client: int) -> Party:
         chain = experiment.wrappers
-        if experiment.attack and client in malicious:
-            place = experiment.malicious_clients.index(client)
-            chain = forged(experiment.method, chain, experiment.attack.on(place))
-        return Party(dataset.train[held[client]], chain)
+        if experiment.attack and client in places:
+            chain = forged(experiment.method, chain, experiment.attack.on(places[client]))
+        return Party(samples[held[client]], chain)
 
-    counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
-    signature = Signature.describe(raw, specs, env.sizes)
-    print_of = fingerprint(sets, train, exam.local)
-    if experiment.fingerprint not in (None, print_of.data):
+    return party
+
+
+def _refuse_unfit(experiment: Experiment, env: Env, specs: tuple[Any, ...]) -> None:
+    """A model that does not fit the data, or that a wrapper cannot work with, is named before anything runs."""
+    for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
+        module = env.build(place, None)
+        for wrapper in experiment.wrappers:
+            if wrong := wrapper.unfit(module):
+                raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
+
+
+def _refuse_others(experiment: Experiment, digest: str) -> None:
+    """A run goes on with the samples it began with."""
+    if experiment.fingerprint not in (None, digest):
         raise DataError(
             f"data = {experiment.plain()['data']}: not the samples that this run had "
-            f"(fingerprint {print_of.data}, the run's is {experiment.fingerprint})"
+            f"(fingerprint {digest}, the run's is {experiment.fingerprint})"
         )
-    return Stage(env, party, exam, train, counts, dataset.class_names, pixels, notes, print_of, signature, names, parts)
-
-
-Indices = tuple[np.ndarray[Any, Any], ...]
 
 
 def data_fingerprint(experiment: Experiment) -> str:

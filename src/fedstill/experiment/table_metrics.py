@@ -1,40 +1,24 @@
-"""A cell's number: a metric, by the name the presets give it, read from a result.
+"""A cell's number: a metric, by the name that presets give it, read from a run.
 
-amp, fm, wlp, accuracy      of the row's model, in the last evaluated round
-personal, honest            mean accuracy of the clients' own models on the global test (FedTKD 26); of honest clients
-precision, recall           of shutting out malicious clients, the mean over the rounds in which one answered
-global_logits, client_logits  accuracy of the fused logits (27), mean of the clients' logits (28), on the public set
-rounds_to:0.85              first round with that accuracy on the global test
-time_to:0.85                virtual time until then, where the run has a clock (`pace`)
-rounds_to:fedavg, speedup   first round with the AMP that FedAvg has after its last one, T; T over that (FedKF VIII)
-fluctuation                 mean change of AMP from one examined round to the next, second half (FedKF, robustness)
-bytes                       bytes both ways, of all clients, in all rounds
-bytes_to:0.85, bytes_to:fedavg  bytes both ways, of all clients, until that accuracy, or FedAvg's last AMP, is reached
-rounds_to:identified        first round from which on exactly the malicious are shut out
-seconds, slowdown           of all rounds without evaluation; over FedAvg's (FedKF X)
-seconds_to:fedavg, time_speedup  seconds a round times rounds_to:fedavg; FedAvg's over that (FedKF XI)
-seconds:identify …          mean seconds a round of a module on the server (FedTKD 6); total, total_without_training
+Every metric that runs report (`fedstill ls metrics`, a user's own among them) can stand in a table. So can what is
+made of a whole run, or of a run and FedAvg's in the same column: each is one entry of `table_metrics`. A name that
+ends in a colon is followed by a goal: `rounds_to:0.85`, `rounds_to:fedavg`, `seconds:identify`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from fedstill.core.errors import UsageError
-from fedstill.experiment.metrics import ATTACK_SUCCESS, METRICS, Shown
+from fedstill.core.errors import UsageError, unknown
+from fedstill.core.registry import Registry
+from fedstill.core.value import by_field
+from fedstill.experiment.measures import measures
+from fedstill.experiment.metrics import ALWAYS, ATTACK_SUCCESS, Shown, metrics
 from fedstill.experiment.passes import METRICS as PASSES
 from fedstill.experiment.result import Result
-
-REPORTED = {metric.key: metric for metric in (*METRICS, ATTACK_SUCCESS)}
-PLAIN = (
-    *REPORTED, "fluctuation", "personal", "honest", "precision", "recall", "client_logits", "global_logits", "bytes",
-    "seconds", "slowdown", "speedup", "time_speedup",
-)  # fmt: skip
-RATIOS = {"speedup": ("speed-up", 1), "slowdown": ("times FedAvg's", -1), "time_speedup": ("speed-up", 1)}
-"""Ratios to FedAvg: their title, and whether more (1) or less (-1) is better."""
-PREFIXES = ("rounds_to", "time_to", "bytes_to", "seconds_to", "seconds")
 
 
 @dataclass(frozen=True)
@@ -47,45 +31,85 @@ class Beyond:
 Reading = float | Beyond | None
 
 
-def check(metric: str) -> None:
+@dataclass(frozen=True)
+class Case:
+    """What a number is read from: a run, the model that the row asks for, and FedAvg's run and model beside it."""
+
+    result: Result
+    asked: str
+    fedavg: tuple[Result, str] | None = None
+
+    @property
+    def model(self) -> str:
+        """The run's model that the row means."""
+        return which(self.result, self.asked)[0]
+
+    @property
+    def accuracy(self) -> str:
+        """The key of that model's accuracy on the global test."""
+        return which(self.result, self.asked)[1]
+
+    @property
+    def seconds(self) -> float:
+        """Of all rounds, without evaluation."""
+        return _training(self.result)
+
+
+@dataclass(frozen=True)
+class TableMetric(Shown):
+    """A metric of a whole run: how it is shown (a title may name its `{goal}`), and how it is read, given the goal."""
+
+    read: Callable[[Case, str], Reading] = lambda case, goal: None
+
+
+table_metrics: Registry[TableMetric] = Registry("table metric", instances_of=TableMetric)
+
+
+def _found(name: str) -> tuple[TableMetric, str]:
+    """The entry that a preset's name means, and the goal behind its colon."""
+    head, colon, goal = name.partition(":")
+    key = f"{head}:" if colon and goal else name
+    if key in table_metrics:
+        return table_metrics[key], goal
+    if name not in metrics:
+        raise unknown("metric", name, [*metrics, *(f"{key}…" if key.endswith(":") else key for key in table_metrics)])
+    reported = metrics[name].in_run(measures["accuracy"])
+    return TableMetric(**by_field(reported), read=partial(_last, key=reported.key)), ""
+
+
+def check(name: str) -> None:
     """Refuse a metric nobody can read."""
-    head, colon, tail = metric.partition(":")
-    if metric in PLAIN or (colon and head in PREFIXES and tail):
-        return
-    raise UsageError(f"unknown metric {metric!r}; known: {', '.join(PLAIN)}, {', '.join(p + ':…' for p in PREFIXES)}")
+    _found(name)
 
 
-def described(metric: str) -> Shown:
+def to_report(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of a cell's metrics that a run reports only where it is asked to: metrics of one's own."""
+    return tuple(name for name in names if name not in ALWAYS and _found(name)[0].key not in table_metrics)
+
+
+def described(name: str) -> Shown:
     """How a cell's number is shown, by the name presets give its metric.
 
     >>> described("fm").heading, described("rounds_to:0.85").title, described("seconds:total").unit
     ('FM ↓ (10⁻³)', 'rounds to 85 %', 's')
     """
-    if metric in REPORTED:
-        return REPORTED[metric]
-    head, _, tail = metric.partition(":")
-    if head in ("rounds_to", "bytes_to", "time_to"):
-        goals = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}
-        goal = goals.get(tail) or f"{100 * float(tail):g} %"
-        if head == "bytes_to":
-            return Shown(metric, f"sent to reach {goal}", unit="MB", factor=1e-6, direction=-1, digits=1, limits=None)
-        if head == "time_to":
-            return Shown(metric, f"virtual time to {goal}", unit="turns", factor=1, direction=-1, digits=1, limits=None)
-        return Shown(metric, f"rounds to {goal}", unit="rounds", factor=1, direction=-1, digits=1, limits=None)
-    if metric == "bytes":
-        return Shown(metric, "sent", unit="MB", factor=1e-6, direction=-1, limits=None)
-    if metric == "fluctuation":
-        return Shown(metric, "fluctuation of AMP", direction=-1, limits=None)
-    if head in ("seconds", "seconds_to"):
-        title = "to FedAvg's last AMP" if head == "seconds_to" else tail.replace("_", " ") or "all rounds"
-        return Shown(metric, title, unit="s", factor=1, direction=-1, limits=None)
-    if metric in RATIOS:
-        title, direction = RATIOS[metric]
-        return Shown(metric, title, unit="×", factor=1, direction=direction, limits=None)
-    if metric in PASSES:
-        return Shown(metric, metric.replace("_", " "), unit="a batch", factor=1, direction=-1, limits=None)
-    titles = {"personal": "client accuracy", "honest": "honest clients' accuracy"}
-    return Shown(metric, titles.get(metric, metric.replace("_", " ")))
+    entry, goal = _found(name)
+    return replace(entry, key=name, title=entry.title.format(goal=_goal(goal))) if goal else entry
+
+
+def _goal(goal: str) -> str:
+    """What follows a colon, for the eye."""
+    known = {"fedavg": "FedAvg's last AMP", "identified": "all identified"}
+    try:
+        return known.get(goal) or f"{100 * float(goal):g} %"
+    except ValueError:
+        return goal.replace("_", " ")
+
+
+def reading(name: str, result: Result, model: str, fedavg: tuple[Result, str] | None = None) -> Reading:
+    """The number; None where the run has none. `fedavg` is the run (and its model) that targets are taken from."""
+    entry, goal = _found(name)
+    return entry.read(Case(result, model, fedavg), goal)
 
 
 def which(result: Result, model: str) -> tuple[str, str]:
@@ -106,45 +130,59 @@ def which(result: Result, model: str) -> tuple[str, str]:
     raise UsageError(f"model = {model!r}: this run has {', '.join(there) or 'none'}")
 
 
-def reading(metric: str, result: Result, model: str, fedavg: tuple[Result, str] | None = None) -> Reading:
-    """The number; None where the run has none. `fedavg` is the run (and its model) that targets are taken from."""
-    check(metric)
-    head, _, tail = metric.partition(":")
-    if metric in REPORTED:
-        name, accuracy = which(result, model)
-        return _number(result.last(name).get(accuracy if metric == "accuracy" else metric))
-    if metric in ("personal", "honest"):
-        key = "accuracy" if metric == "personal" else "accuracy_honest"
-        return _number(result.last("personal").get(key)) if "personal" in result.models else None
-    if metric in ("precision", "recall"):
-        judged = [row["identification"][metric] for row in result.rows if "identification" in row]
-        return fmean(judged) if judged else None
-    if metric in ("client_logits", "global_logits"):
-        value = next((r["facts"][metric] for r in reversed(result.rows) if metric in r.get("facts", {})), None)
-        return fmean(value) if isinstance(value, list) and value else _number(value)
-    if metric == "rounds_to:identified":
-        return _identified(result)
-    if metric == "rounds_to:fedavg":
-        return _rounds_to_fedavg(result, model, fedavg)
-    if head == "rounds_to":
-        name, accuracy = which(result, model)
-        return _or_beyond(result, result.rounds_to(name, accuracy, float(tail)))
-    if head == "time_to":
-        name, accuracy = which(result, model)
-        time = result.time_to(name, accuracy, float(tail))
-        return Beyond(len(result.rows)) if time is None and result.time is not None else time
-    if metric == "bytes":
-        return _sent(result, len(result.rows))
-    if metric == "fluctuation":
-        return fluctuation(result.curve(which(result, model)[0], "amp"))
-    if head == "bytes_to":
-        reached = reading(f"rounds_to:{tail}", result, model, fedavg)
-        return _sent(result, int(reached)) if isinstance(reached, float) else reached
-    if metric == "speedup":
-        return _ratio(len(fedavg[0].rows) if fedavg else None, _rounds_to_fedavg(result, model, fedavg))
-    if head == "seconds" and tail:
-        return _module(result, tail)
-    return _times(metric, result, model, fedavg)
+def _last(case: Case, goal: str, key: str) -> Reading:
+    return _number(case.result.last(case.model).get(case.accuracy if key == "accuracy" else key))
+
+
+def _personal(case: Case, goal: str, key: str) -> Reading:
+    return _number(case.result.last("personal").get(key)) if "personal" in case.result.models else None
+
+
+def _shut_out(case: Case, goal: str, key: str) -> Reading:
+    judged = [row["identification"][key] for row in case.result.rows if "identification" in row]
+    return fmean(judged) if judged else None
+
+
+def _fact(case: Case, goal: str, key: str) -> Reading:
+    facts = [row["facts"][key] for row in case.result.rows if key in row.get("facts", {})]
+    return fmean(facts[-1]) if facts and isinstance(facts[-1], list) and facts[-1] else _number((facts or [None])[-1])
+
+
+def _rounds_to(case: Case, goal: str) -> Reading:
+    if goal == "identified":
+        return _identified(case.result)
+    if goal == "fedavg":
+        return _rounds_to_fedavg(case)
+    return _or_beyond(case.result, case.result.rounds_to(case.model, case.accuracy, float(goal)))
+
+
+def _time_to(case: Case, goal: str) -> Reading:
+    time = case.result.time_to(case.model, case.accuracy, float(goal))
+    return Beyond(len(case.result.rows)) if time is None and case.result.time is not None else time
+
+
+def _bytes_to(case: Case, goal: str) -> Reading:
+    reached = _rounds_to(case, goal) if goal else float(len(case.result.rows))
+    return _sent(case.result, int(reached)) if isinstance(reached, float) else reached
+
+
+def _seconds_to(case: Case, goal: str) -> Reading:
+    rounds = _rounds_to(case, goal)
+    return case.seconds / len(case.result.rows) * rounds if isinstance(rounds, float) else rounds
+
+
+def _speedup(case: Case, goal: str) -> Reading:
+    return _ratio(len(case.fedavg[0].rows) if case.fedavg else None, _rounds_to_fedavg(case))
+
+
+def _slowdown(case: Case, goal: str) -> Reading:
+    return _ratio(case.seconds, _training(case.fedavg[0]) if case.fedavg else None)
+
+
+def _time_speedup(case: Case, goal: str) -> Reading:
+    needed = _seconds_to(case, "fedavg")
+    usual = _training(case.fedavg[0]) if case.fedavg else None
+    return _ratio(usual, needed) if isinstance(needed, float) else needed
 
 
 def fluctuation(curve: Sequence[float | None]) -> float | None:
@@ -163,20 +201,6 @@ def _sent(result: Result, rounds: int) -> float:
     return float(sum(sum(way.values()) for row in result.rows[:rounds] for way in row["bytes"].values()))
 
 
-def _times(metric: str, result: Result, model: str, fedavg: tuple[Result, str] | None) -> Reading:
-    spent = _training(result)
-    if metric == "seconds":
-        return spent
-    usual = _training(fedavg[0]) if fedavg else None
-    if metric == "slowdown":
-        return spent / usual if usual else None
-    rounds = _rounds_to_fedavg(result, model, fedavg)
-    if not isinstance(rounds, float):
-        return rounds
-    needed = spent / len(result.rows) * rounds
-    return needed if metric == "seconds_to:fedavg" else _ratio(usual, needed)
-
-
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value == value else None
 
@@ -189,14 +213,13 @@ def _or_beyond(result: Result, rounds: int | None) -> Reading:
     return Beyond(len(result.rows)) if rounds is None else float(rounds)
 
 
-def _rounds_to_fedavg(result: Result, model: str, fedavg: tuple[Result, str] | None) -> Reading:
-    if fedavg is None:
+def _rounds_to_fedavg(case: Case) -> Reading:
+    if case.fedavg is None:
         return None
-    yardstick, its_model = fedavg
-    name, its = which(result, model)[0], which(yardstick, its_model)[0]
-    if result is yardstick and name == its:
-        return float(len(result.rows))  # by definition: the target is where it ends
-    return _or_beyond(result, result.rounds_to(name, "amp", yardstick.last(its)["amp"]))
+    yardstick, its = case.fedavg[0], which(*case.fedavg)[0]
+    if case.result is yardstick and case.model == its:
+        return float(len(case.result.rows))  # by definition: the target is where it ends
+    return _or_beyond(case.result, case.result.rounds_to(case.model, "amp", yardstick.last(its)["amp"]))
 
 
 def _ratio(over: float | None, under: Reading) -> Reading:
@@ -212,13 +235,55 @@ def _identified(result: Result) -> Reading:
     return Beyond(len(result.rows)) if first is None else float(rows[first]["round"])
 
 
-def _module(result: Result, name: str) -> float | None:
+def _module(case: Case, goal: str) -> Reading:
     rounds: list[Mapping[str, float]] = [
-        row["facts"]["module_seconds"] for row in result.rows if row.get("facts", {}).get("module_seconds")
+        row["facts"]["module_seconds"] for row in case.result.rows if row.get("facts", {}).get("module_seconds")
     ]
     rounds = [{key.removesuffix("_server"): value for key, value in spent.items()} for spent in rounds]
-    if name.startswith("total"):
-        skip = "train" if name == "total_without_training" else ""
+    if goal.startswith("total"):
+        skip = "train" if goal == "total_without_training" else ""
         return fmean(sum(v for k, v in spent.items() if k != skip) for spent in rounds) if rounds else None
-    known = [spent[name] for spent in rounds if name in spent]
+    known = [spent[goal] for spent in rounds if goal in spent]
     return fmean(known) if known else None
+
+
+def _less(key: str, title: str, about: str, unit: str, factor: float, digits: int, read: Any) -> TableMetric:
+    """Of what should be little, and has no most."""
+    return TableMetric(key, title, about, unit, factor, -1, digits, None, read)
+
+
+for _entry in (
+    TableMetric(**by_field(ATTACK_SUCCESS), read=partial(_last, key="attack_success")),
+    TableMetric("personal", "client accuracy", "mean of the clients' own models on the global test (FedTKD 26)",
+                read=partial(_personal, key="accuracy")),
+    TableMetric("honest", "honest clients' accuracy", "mean of honest clients' own models on the global test",
+                read=partial(_personal, key="accuracy_honest")),
+    *(TableMetric(key, key, "of shutting out malicious clients, the mean over the rounds in which one answered",
+                  read=partial(_shut_out, key=key)) for key in ("precision", "recall")),
+    TableMetric("global_logits", "global logits", "accuracy of the fused logits on the public set (FedTKD 27)",
+                read=partial(_fact, key="global_logits")),
+    TableMetric("client_logits", "client logits", "mean accuracy of the clients' logits on the public set (FedTKD 28)",
+                read=partial(_fact, key="client_logits")),
+    _less("rounds_to:", "rounds to {goal}", "first round with that accuracy on the global test (0.85); with the AMP "
+          "that FedAvg of the same column and seed has after its last round, T (fedavg; its own is T by definition); "
+          "from which on exactly the malicious clients are shut out (identified)", "rounds", 1, 1, _rounds_to),
+    _less("time_to:", "virtual time to {goal}", "virtual time until that accuracy, where the run has a clock (`pace`)",
+          "turns", 1, 1, _time_to),
+    _less("bytes", "sent", "bytes both ways, of all clients, in all rounds", "MB", 1e-6, 2, _bytes_to),
+    _less("bytes_to:", "sent to reach {goal}", "bytes both ways, of all clients, until `rounds_to:` the same goal",
+          "MB", 1e-6, 1, _bytes_to),
+    _less("fluctuation", "fluctuation of AMP", "mean change of AMP from one examined round to the next, second half "
+          "(FedKF, robustness)", "%", 100, 2, lambda case, goal: fluctuation(case.result.curve(case.model, "amp"))),
+    TableMetric("speedup", "speed-up", "T over `rounds_to:fedavg` (FedKF VIII)", "×", 1, limits=None, read=_speedup),
+    _less("seconds", "all rounds", "of all rounds without evaluation; such tables run one cell at a time", "s", 1, 2,
+          lambda case, goal: case.seconds),
+    _less("seconds:", "{goal}", "mean seconds a round of a module on the server: identify, fuse, weigh, train (FedTKD "
+          "6); total, total_without_training", "s", 1, 2, _module),
+    _less("slowdown", "times FedAvg's", "`seconds` over FedAvg's (FedKF X)", "×", 1, 2, _slowdown),
+    _less("seconds_to:", "to {goal}", "mean seconds a round times `rounds_to:` the same goal", "s", 1, 2, _seconds_to),
+    TableMetric("time_speedup", "speed-up", "FedAvg's `seconds` over `seconds_to:fedavg` (FedKF XI)", "×", 1,
+                limits=None, read=_time_speedup),
+    *(_less(key, key.replace("_", " "), "passes for each batch, counted while batches run: half of the first layer's "
+            "and half of the head's (FedKF IX)", "a batch", 1, 2, lambda case, goal: None) for key in PASSES),
+):  # fmt: skip
+    table_metrics.register(_entry.key)(_entry)

@@ -161,7 +161,7 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
         folder.rewind(checkpoint.round if checkpoint else 0)
     else:
         folder = RunDir.create(path, plan.plain(), f"fedstill deploy ({setting.run})")
-        tests = {"sites": list(setting.sites), "samples": list(setting.sizes), "tests": list(setting.tests)}
+        tests = {"client_names": list(setting.sites), "samples": list(setting.sizes), "tests": list(setting.tests)}
         folder.write("partition.json", {**tests, "class_names": list(setting.class_names), "notes": []})
         folder.write("sites.json", {site: known.data for site, known in roster.remembered.items()})
         write(path / "setting.json", setting.text().encode())

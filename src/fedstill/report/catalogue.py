@@ -2,10 +2,11 @@
 
 import inspect
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from rich.console import Console
@@ -13,16 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 import fedstill.methods  # noqa: F401 (registers them)
-from fedstill.core.errors import unknown
+from fedstill.core.errors import UsageError, unknown
 from fedstill.core.method import Method, methods
-from fedstill.core.registry import Registry
+from fedstill.core.registry import Registry, import_named
 from fedstill.core.turn import wrappers
 from fedstill.core.value import plain
 from fedstill.data import datasets, located, partitions
 from fedstill.data.published import Found
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.measures import Measure, measures
+from fedstill.experiment.metrics import Metric, Shown, metrics
 from fedstill.experiment.presets import describe, presets, read_preset
+from fedstill.experiment.table_metrics import table_metrics
 from fedstill.experiment.toml import toml
 from fedstill.models import generators, models
 from fedstill.parts.attacks import attacks
@@ -41,8 +44,13 @@ KINDS: dict[str, Registry[Any]] = {
     "paces": paces,
     "speeds": speeds,
     "generators": generators,
-    "metrics": measures,
+    "measures": measures,
+    "metrics": metrics,
+    "table-metrics": table_metrics,
 }
+
+FOR_US = ("dev", "docs", "release")
+"""Extras for those who work on fedstill itself."""
 
 
 def known(kind: str) -> list[str]:
@@ -70,8 +78,13 @@ def listing(what: str) -> list[dict[str, str]]:
 
 
 def _about(thing: Any) -> str:
-    """What a registered thing says of itself: a data set or a measure in a field, the rest in the docstring."""
-    return (thing.doc if isinstance(thing, Found | Measure) else "") or inspect.getdoc(thing) or ""
+    """What a registered thing says of itself: a data set, measure or metric in a field, the rest in the docstring."""
+    if isinstance(thing, Shown):
+        shown = thing.in_run(measures["accuracy"]) if isinstance(thing, Metric) else thing
+        return f"{shown.heading.format(goal='…')}: {shown.about}"
+    if isinstance(thing, Measure):
+        return thing.doc or thing.title
+    return (thing.doc if isinstance(thing, Found) else "") or inspect.getdoc(thing) or ""
 
 
 def card(name: str) -> dict[str, Any]:
@@ -80,12 +93,9 @@ def card(name: str) -> dict[str, Any]:
         preset = read_preset(name)
         about = f"{preset.title}. {preset.note}".strip()
         return {"name": name, "kind": "preset", "about": about, "content": dict(preset.content)}
-    kind = next((kind for kind, registry in KINDS.items() if name in registry), None)
-    if kind is None:
-        raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
-    thing = KINDS[kind][name]
+    kind, thing = _named(name)
     described: dict[str, Any] = {"name": name, "kind": kind, "about": _about(thing)}
-    if is_dataclass(thing):
+    if inspect.isclass(thing) and is_dataclass(thing):
         described["settings"] = settings_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Method):
         described |= {"paper": thing.paper, "leaves_client": thing.leaves_client()}
@@ -93,6 +103,19 @@ def card(name: str) -> dict[str, Any]:
         described["different_architectures"] = not thing.one_architecture
         described["covered_by"] = coverage(thing())
     return described
+
+
+def _named(name: str) -> tuple[str, Any]:
+    """A registered thing and its kind; `package.module:Name` is of the first kind that it can be."""
+    holding = {kind: registry for kind, registry in KINDS.items() if name in registry}
+    if not holding:
+        raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
+    if len(holding) == len(KINDS):  # from outside
+        import_named("name", name)
+    for kind, registry in sorted(holding.items(), key=lambda item: item[1].takes_any):
+        with suppress(UsageError):
+            return kind, registry[name]
+    raise UsageError(f"name = {name!r}: is nothing that fedstill can use: {', '.join(KINDS)}")
 
 
 def settings_of(value: Any) -> list[dict[str, Any]]:
@@ -121,21 +144,27 @@ def examination() -> dict[str, Any]:
     import torch
 
     needed = ("fedstill", "torch", "numpy", "scikit-learn", "mlxtend", "safetensors", "typer", "rich", "matplotlib")
-    extras = {
-        "flower": "flwr",
-        "huggingface": "datasets",
-        "onnx": "onnx",
-        "privacy": "opacus",
-        "tensorboard": "tensorboard",
-    }
     return {
         "packages": {name: _version(name) for name in needed},
-        "extras": {extra: _version(name) if find_spec(name) else None for extra, name in extras.items()},
+        "extras": {extra: _version(name) for extra, name in _extras().items() if extra not in FOR_US},
         "cores": os.cpu_count(),
         "accelerator": "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None,
         "FEDSTILL_DATA": os.environ.get("FEDSTILL_DATA"),
         "data": dict(located()),
     }
+
+
+def _extras() -> dict[str, str]:
+    """The package's extras, each with the first package that it brings; from the package's own metadata."""
+    try:
+        lines = requires("fedstill") or []
+    except PackageNotFoundError:
+        return {}
+    extras: dict[str, str] = {}
+    for line in lines:
+        if named := re.match(r"([\w.-]+).*extra == [\"'](\w+)[\"']", line):
+            extras.setdefault(named[2], named[1])
+    return extras
 
 
 def _version(name: str) -> str | None:
@@ -187,7 +216,8 @@ def show_examination(examined: Mapping[str, Any]) -> None:
     for name, number in examined["packages"].items():
         print(f"{name:<14} {number or 'missing'}")
     for name, number in examined["extras"].items():
-        print(f"{name:<14} {number or f'not installed: pip install fedstill[{name}]'}")
+        missing = f"not installed: pip install 'fedstill[{name}]'"
+        print(f"{name:<14} {number or missing}")
     print(f"{'cores':<14} {examined['cores']}: one worker process each, one thread in each")
     print(f"{'accelerator':<14} {examined['accelerator'] or 'none'}")
     print(f"{'FEDSTILL_DATA':<14} {examined['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")

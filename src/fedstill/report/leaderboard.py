@@ -5,7 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedstill.experiment.leaderboard import METRICS, League, Score, Standing
+from fedstill.experiment.leaderboard import League, Score, Standing
+from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.table_metrics import described
 from fedstill.report import html, sections
@@ -43,7 +44,7 @@ def _section(preset: Preset, league: League) -> str:
     tasks = [column["label"] for column in preset.content["columns"]]
     run = [task for task in tasks if any(task in s.scores for s in league.standings)]
     head = ["method", "mean rank", "worst rank", "bytes", "time"]
-    head += [f"{escape(task)}<br>{escape(described(m).heading)}" for task in run for m in METRICS]
+    head += [f"{escape(task)}<br>{escape(described(m).heading)}" for task in run for m in ALWAYS]
     body = [_row(preset, standing, run) for standing in league.standings]
     alike = "" if league.friedman is None else f" Friedman's test of all being alike: p = {league.friedman:.2g}."
     far = "" if league.critical is None else f" Mean ranks closer than {league.critical:.2f} do not differ (Nemenyi)."
@@ -62,7 +63,7 @@ def _row(preset: Preset, standing: Standing, tasks: Sequence[str]) -> str:
     for value, form in ((standing.rank, ".2f"), (standing.worst, "g"), (standing.bytes, ".2f"), (standing.time, ".2f")):
         cells.append(_number(value, "–" if value is None else f"{value:{form}}", again))
     for task in tasks:
-        for metric in METRICS:
+        for metric in ALWAYS:
             cells.append(_score(standing.scores.get(task), metric))
     return f'<tr data-method="{escape(standing.method)}">{"".join(cells)}</tr>'
 

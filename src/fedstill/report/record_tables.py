@@ -8,11 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from fedstill.core.errors import UsageError
+from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.records import Archive, Record, matching
 from fedstill.experiment.verify import Check
 from fedstill.report.terminal import stdout
-
-SHOWN = ("amp", "fm", "wlp", "accuracy")
 
 
 def chosen(folder: Path, where: Sequence[str]) -> list[Record]:
@@ -45,11 +44,11 @@ def brief(record: Record) -> dict[str, Any]:
 def show_list(records: Sequence[Record]) -> None:
     """A line for each record and model."""
     table = Table(box=None, pad_edge=False)
-    for name in ("id", "cell", "run", "model", *SHOWN):
-        table.add_column(name, justify="right" if name in SHOWN else "left", no_wrap=name == "id")
+    for name in ("id", "cell", "run", "model", *ALWAYS):
+        table.add_column(name, justify="right" if name in ALWAYS else "left", no_wrap=name == "id")
     for record in records:
         for place, (model, known) in enumerate(record.curves.items()):
-            values = [f"{v:.4g}" if (v := known.get(m, [None])[-1]) is not None else "–" for m in SHOWN]
+            values = [f"{v:.4g}" if (v := known.get(m, [None])[-1]) is not None else "–" for m in ALWAYS]
             tags = "".join(f" #{tag}" for tag in record.experiment.get("tag", []))
             about = f"{record.label}, {record.rounds[-1]} rounds{tags}"
             head = ("", "", "") if place else (record.id, record.cell, about)

@@ -2,10 +2,10 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedstill.core.value import changes
 from fedstill.experiment.config import Experiment
-from fedstill.experiment.metrics import METRICS, Scorer, Shown
+from fedstill.experiment.metrics import METRICS, Scorer, Shown, metrics
 from fedstill.experiment.result import Result, views
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
@@ -43,7 +43,7 @@ class Live(Watcher):
             TimeRemainingColumn(),
         )
         self.told = 0.0
-        self.metrics: tuple[Shown, ...] = METRICS
+        self.metrics = _watched(METRICS)
 
     def __enter__(self) -> "Live":
         return self
@@ -61,7 +61,8 @@ class Live(Watcher):
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
         """Say what runs, and open the table."""
         self.folder = folder
-        self.metrics = tuple(Scorer.of(experiment.metric, experiment.metrics).shown)
+        asked = [metrics[name].key for name in experiment.metrics]
+        self.metrics = _watched(Scorer.of(experiment.metric, experiment.metrics).shown, asked)
         extra = ", ".join(f"{k}={v}" for k, v in changes(experiment.method).items())
         crowd = f"{experiment.clients} clients, {experiment.active_count} active, seed {experiment.seed}"
         data = experiment.data if isinstance(experiment.data, str) else "own data"
@@ -91,46 +92,49 @@ class Live(Watcher):
         self.console.print(printable(f"note: {text}"), soft_wrap=True, highlight=False, markup=False)
 
     def _line(self, scores: Mapping[str, Any]) -> str:
-        return ", ".join(f"{m.title} {m.text(scores[m.key])} {m.unit}" for m in self.metrics if m.key in FIRST)
+        return ", ".join(f"{m.title} {m.text(scores[m.key])} {m.unit}" for m in self.metrics)
 
     def _table(self) -> Table:
         """The last rounds, models side by side where the screen is wide enough for them, else below one another."""
         evaluated = [row for row in self.rows if row["models"]]
         names = list(evaluated[-1]["models"]) if evaluated else []
-        shown = [metric for metric in self.metrics if metric.key in FIRST]
         wide = Table(box=None, pad_edge=False)
         wide.add_column("round", justify="right")
         for name in names:
-            for metric in shown:
+            for metric in self.metrics:
                 wide.add_column(f"{name}\n{metric.title} {metric.arrow}", justify="right", no_wrap=True)
         _add_costs(wide)
         room = max(FEWEST, self.console.height - TAKEN)
         for row in self.rows[-room:]:
             scores = [row["models"].get(name, {}) for name in names]
-            cells = [metric.text(s.get(metric.key)) for s in scores for metric in shown]
+            cells = [metric.text(s.get(metric.key)) for s in scores for metric in self.metrics]
             wide.add_row(str(row["round"]), *cells, *_costs(row))
         fits = wide.__rich_measure__(self.console, self.console.options.update(width=10_000)).maximum
-        return wide if fits <= self.console.width else self._tall(names, shown, room)
+        return wide if fits <= self.console.width else self._tall(names, room)
 
-    def _tall(self, names: Sequence[str], shown: Sequence[Shown], room: int) -> Table:
+    def _tall(self, names: Sequence[str], room: int) -> Table:
         """A line for each model and round."""
         table = Table(box=None, pad_edge=False)
         table.add_column("round", justify="right")
         table.add_column("model", overflow="ellipsis", no_wrap=True)
-        for metric in shown:
+        for metric in self.metrics:
             table.add_column(f"{metric.title} {metric.arrow}", justify="right", no_wrap=True)
         _add_costs(table)
         for row in self.rows[-max(2, room // max(1, len(names))) :]:
             for place, name in enumerate(names):
                 scores = row["models"].get(name, {})
                 costs = ("", "") if place else _costs(row)
-                cells = [metric.text(scores.get(metric.key)) for metric in shown]
+                cells = [metric.text(scores.get(metric.key)) for metric in self.metrics]
                 table.add_row("" if place else str(row["round"]), Text(name), *cells, *costs)
         return table
 
 
 FIRST = ("amp", "fm", "wlp")
-"""The metrics that are watched while a run goes."""
+"""The metrics that are watched while a run goes, beside those that it was asked for."""
+
+
+def _watched(metrics: Iterable[Shown], asked: Collection[str] = ()) -> list[Shown]:
+    return [metric for metric in metrics if metric.key in FIRST or metric.key in asked]
 
 
 def _add_costs(table: Table) -> None:
@@ -145,24 +149,38 @@ def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
 def show_result(result: Result) -> None:
     """The end of a run, on stdout."""
     console = Console(file=sys.stdout)
-    table = Table(title=None, box=None, pad_edge=False)
     amp = result.metric("amp")
-    for column in ("model", *(m.heading for m in result.metrics), "worst client", f"best {amp.title}", "at round"):
-        table.add_column(column, justify="left" if column == "model" else "right", overflow="fold")
+    lines = [["model", *(m.heading for m in result.metrics), "worst client", f"best {amp.title}", "at round"]]
     for name in result.models:
         last, best, worst = result.last(name), result.best(name), result.worst(name)
         cells = [metric.text(last.get(metric.key)) for metric in result.metrics]
         who = "–" if worst is None else (result.client_names or range(worst[0] + 1))[worst[0]]
-        table.add_row(Text(name), *cells, Text(printable(str(who))), amp.text(best["amp"]), str(best["round"]))
-    console.print(table)
-    total = result.bytes()
+        lines.append([name, *cells, printable(str(who)), amp.text(best["amp"]), str(best["round"])])
+    console.print(_fitting(lines, console))
+    total, count = result.bytes(), len(result.rows)
     console.print(
-        f"{len(result.rows)} rounds in {result.seconds:.1f} s; {size(total['down'])} down, {size(total['up'])} up"
-        + (f"; {result.run_dir}" if result.run_dir else ""),
+        f"{count} round{'s' * (count != 1)} in {result.seconds:.1f} s; "
+        f"{size(total['down'])} down, {size(total['up'])} up" + (f"; {result.run_dir}" if result.run_dir else ""),
         soft_wrap=True,
         highlight=False,
         markup=False,
     )
+
+
+def _fitting(lines: Sequence[Sequence[str]], console: Console) -> Table:
+    """The lines below their head, whose words stand below one another on a narrow screen; on a narrower one the whole
+    table is turned on its side."""
+    columns = list(zip(*lines, strict=True))
+    whole = [max(map(len, column)) for column in columns]
+    words = [max(len(word) for text in column for word in text.split()) for column in columns]
+    fit = [widths for widths in (whole, words) if sum(widths) + 2 * (len(widths) - 1) <= console.width]
+    table = Table(title=None, box=None, pad_edge=False)
+    for place, name in enumerate(lines[0] if fit else columns[0]):
+        justify: Literal["right", "left"] = "right" if place else "left"
+        table.add_column(Text(name), justify=justify, overflow="fold", width=fit[0][place] if fit else None)
+    for line in lines[1:] if fit else columns[1:]:
+        table.add_row(*map(Text, line))
+    return table
 
 
 def stdout(highlight: bool = True) -> Console:
