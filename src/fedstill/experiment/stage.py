@@ -225,13 +225,18 @@ def _exam(
     if own_tests is not None and tests is not None and any(len(own) for own in own_tests):
         parts, pool, local = _site_tests(experiment, dataset, tests, parts, own_tests)
         whole = torch.arange(len(pool) - len(tests), len(pool))
-    elif experiment.local_test or brought is not None:
+    elif (experiment.local_test and not dataset.overlapping) or brought is not None:
         parts, held = (
             local_split(parts, stream, experiment.local_test)
             if brought is None
             else _own_tests(experiment, parts, brought)
         )
         edges = np.cumsum([0, *(len(index) for index in held)])
+        if not edges[-1] and tests is None and experiment.local_test:
+            raise UsageError(
+                f"clients = {experiment.clients}: {len(dataset.train)} training samples are too few, nobody has one "
+                "left for its local test; ask for fewer clients"
+            )
         local = tuple(torch.arange(a, b) for a, b in pairwise(edges.tolist()))
         pool = dataset.train[np.concatenate(held)]
         whole = None if tests is None else torch.arange(len(pool), len(pool) + len(tests))
