@@ -21,7 +21,7 @@ from fedstill.core.turn import Party, forged
 from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.columns import is_table
-from fedstill.data.kinds import Image, Table
+from fedstill.data.kinds import Image, Table, Tokens
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import local_split, matching_test, public_split
 from fedstill.data.pixels import fit, fitted
@@ -34,6 +34,7 @@ from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
 from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
 from fedstill.parts.backdoor import Backdoor
+from fedstill.parts.learner import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     if not experiment.method.federated:
         held = (np.sort(np.concatenate(train)),)
         notes += (f"{experiment.title}: all {len(held[0])} training samples are in one place; this is no federation",)
+    notes += _slow(experiment, dataset.kind)
     env = Env(
         seed=experiment.seed,
         sizes=tuple(len(part) for part in held),
@@ -185,6 +187,14 @@ def _alike(public: Samples, dataset: Dataset, title: str) -> Samples:
     if isinstance(joint, Table) and isinstance(dataset.kind, Table) and joint.categories != dataset.kind.categories:
         raise DataError(f"public = {title!r}: has categories that the data have not")
     return recast(public, dataset.kind)
+
+
+def _slow(experiment: Experiment, kind: Kind) -> tuple[str, ...]:
+    """A note where texts are to be learnt by plain gradients: a word that is rare has next to none."""
+    method = experiment.method
+    if not (isinstance(kind, Tokens) and isinstance(method, LocalTraining)) or method.optimizer != "sgd":
+        return ()
+    return (f"texts learn slowly with optimizer = sgd, lr = {method.lr:g}: try optimizer = adam, lr = 0.001",)
 
 
 def _own(data: list[Any], reading: Reading | None) -> list[Own]:
