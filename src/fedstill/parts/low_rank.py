@@ -78,7 +78,7 @@ def misshapen(factors: Factors, form: State) -> str | None:
 
 
 def let_through(
-    env: Env, gather: Gather, memory: Any, weights: State, replies: Sequence[Reply[LowRank]]
+    env: Env, gather: Gather, memory: Any, weights: State, replies: Sequence[Reply[Any]]
 ) -> tuple[Any, list[State], list[float]]:
     """The gather's memory, and the changes of `weights` and samples that it lets through.
 
@@ -87,9 +87,9 @@ def let_through(
     changes = [restored(r.upload.factors, weights) for r in replies]
     if isinstance(gather, Everyone):
         return memory, changes, [float(r.samples) for r in replies]
-    models: list[Reply[Any]] = []
+    models = []
     for reply, change in zip(replies, changes, strict=True):
         models.append(replace(reply, upload=Update({n: w + change[n] for n, w in weights.items()})))
     memory, kept = gather.gather(env, memory, models)
-    steps = [{n: w - weights[n] for n, w in weights_in(r).items()} for r in kept]
+    steps: list[State] = [{n: w - weights[n] for n, w in weights_in(r).items()} for r in kept]
     return memory, steps, [float(r.samples) for r in kept]
