@@ -109,7 +109,9 @@ def test_windows_lie_within_a_site_and_a_label_in_the_order_of_time(tmp_path: Pa
     assert data.sites is not None
     assert data.sites.train.tolist() == [0, 0, 0, 1]
     step_one = load(path, Reading(label="what", site="who", time="t", window=2, step=1))
-    assert len(step_one.train) == 4 + 2 + 2
+    assert len(step_one.train) == 2 + 2 + 2  # of 4 walking windows of a, the last is the test, and overlaps the third
+    assert step_one.test is not None
+    assert step_one.test.x[:, 0].tolist() == [[13, 14]]
 
 
 def test_texts_become_the_same_tokens_everywhere(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_several_texts_among_numbers_are_seen_by_who_looks(tmp_path: Path) -> No
 def test_a_file_that_is_not_utf8_is_told_with_its_row(tmp_path: Path) -> None:
     latin = CSV.replace("\n7,0.875,m,ill", "\n7,0.875,m,kränk").encode("latin-1")
     assert "row 8, column 'outcome': b'kr\\xe4nk' is not UTF-8" in told(written(tmp_path, latin))
-    wide = written(tmp_path, CSV.encode("utf-16"), "wide.csv")
+    wide = written(tmp_path, CSV.replace("\n7,", "\n7,Genève,").encode("utf-16"), "wide.csv")
     assert told(wide).endswith("wide.csv: byte 0xff is not UTF-8; save the file as UTF-8")
 
 
@@ -216,3 +216,75 @@ def test_arrays_of_python_objects_are_told_by_name(tmp_path: Path) -> None:
 def test_labels_with_a_fraction_in_arrays_are_called_a_regression() -> None:
     with pytest.raises(FedstillError, match=r"label 0\.5 of sample 1; must be a whole number ≥ 0 \(regression is not"):
         load((np.zeros((3, 2)), [0.0, 0.5, 1.0]))
+
+
+def test_a_column_that_identifies_rows_is_left_out_unless_it_is_asked_for() -> None:
+    """`patient_id` and `PatientID` differ in every row; `paid` ends in id and is a number; `clinic_id` repeats."""
+    more = {
+        "patient_id": range(100, 100 + ROWS),
+        "PatientID": range(ROWS),
+        "paid": range(ROWS),
+        "clinic_id": [7, 8] * 20,
+    }
+    frame = FRAME.assign(**more)
+    found = read(frame)
+    assert isinstance(found.kind, Table)
+    assert found.kind.numeric == ("age", "chol", "paid", "clinic_id")
+    assert "left out: patient_id (identifies rows), PatientID (identifies rows)" in found.notes
+    assert any("'clinic_id' looks like an identifier" in line for line in look(found).warnings)
+    asked = read(frame, numeric=("patient_id",))
+    assert isinstance(asked.kind, Table)
+    assert "patient_id" in asked.kind.numeric
+
+
+def test_a_column_that_tells_the_class_by_itself_is_pointed_out() -> None:
+    frame = FRAME.assign(again=FRAME["outcome"].map({"ill": 1, "well": 2}))
+    assert "column 'again' tells the class exactly: if it is the label again, ignore it" in look(read(frame)).warnings
+    assert not any("tells the class" in line for line in look(read(FRAME)).warnings)
+
+
+@pytest.mark.parametrize("ending", ["", " 00:00:00", "T00:00Z"])
+def test_dates_that_a_frame_has_as_texts_are_dates(ending: str) -> None:
+    """2024-01-01 is day 19,723 after 1970-01-01."""
+    frame = FRAME.assign(seen=[f"2024-01-{day % 28 + 1:02}{ending}" for day in range(ROWS)])
+    found = read(frame)
+    assert "dates, as days since 1970: seen" in found.notes
+    assert isinstance(found.kind, Table)
+    assert found.train.x[:3, found.kind.numeric.index("seen")].tolist() == [19723.0, 19724.0, 19725.0]
+
+
+def test_overlapping_windows_are_tested_on_rows_that_nobody_trains_on() -> None:
+    """Two sites of two labels, 40 rows each: windows of 8 at every 4th row are 9 a stretch, of 18 the fifth is 4."""
+    rows = range(160)
+    frame = pandas.DataFrame(
+        {
+            "t": rows,
+            "value": [float(row) for row in rows],
+            "hospital": ["A"] * 80 + ["B"] * 80,
+            "outcome": (["ill"] * 40 + ["well"] * 40) * 2,
+        }
+    )
+    found = read(frame, time="t", window=8, step=4)
+    assert found.test is not None
+    assert found.overlapping
+    assert len(found.test) == 8
+    assert found.test.counts(2).tolist() == [4, 4]
+    assert not set(found.train.x.flatten().tolist()) & set(found.test.x.flatten().tolist())
+    assert "windows overlap" in found.notes[-1]
+    apart = read(frame, time="t", window=8)
+    assert apart.test is None
+    assert not apart.overlapping
+
+
+def test_a_hugging_face_data_set_of_images_is_one_of_images() -> None:
+    datasets = pytest.importorskip("datasets")
+    image = pytest.importorskip("PIL.Image")
+    pictures = [image.fromarray(np.full((6 + row % 2, 6), row, np.uint8)) for row in range(20)]
+    columns = {"image": pictures, "outcome": [0, 1] * 10, "hospital": ["A", "B"] * 10}
+    given = datasets.Dataset.from_dict(columns)
+    assert "images of 6×6 and of 6×7 pixels" in told(given)
+    found = read(given, resize=8)
+    assert found.train.shape == (1, 8, 8)
+    assert found.sites is not None
+    assert found.sites.names == ("A", "B")
+    assert found.train.x[3].unique().tolist() == [3]

@@ -20,6 +20,7 @@ from fedstill.methods import FedAvg, FedKD
 from fedstill.methods.fedkd import Mentee
 from fedstill.parts.low_rank import LowRank, compressed, factored, misshapen, restored
 from fedstill.parts.mutual import adaptive_losses
+from fedstill.parts.robust_means import Median
 
 
 def test_examples() -> None:
@@ -139,3 +140,16 @@ def test_both_ways_the_step_comes_down_in_factors_and_every_copy_is_the_servers(
     assert spent[1][0] < 0.5 * spent[0][0]
     assert spent[2][2] == spent[0][0], "a newcomer gets the weights"
     assert spent[2][0] < 0.5 * spent[2][2]
+
+
+def test_a_gather_sees_the_mentees_that_factors_stand_for() -> None:
+    """From w = 1 three clients of one sample each move by 1, 2 and 90: the mean of the changes is 31, the median 2."""
+    plan = small_experiment(FedKD(), clients=3, active=1.0)
+    env = stage(plan, Storage()).env
+    start_at = {name: torch.ones_like(tensor_) for name, tensor_ in env.form().items()}
+    changes = [{name: torch.full_like(t, by) for name, t in start_at.items()} for by in (1.0, 2.0, 90.0)]
+    replies = [Reply(k, 1, LowRank(compressed(change, 1.0))) for k, change in enumerate(changes)]
+    for method, wanted in ((FedKD(), 32.0), (FedKD(gather=Median()), 3.0)):
+        after = method.server(env, Mentee(start_at, 1.0), replies)
+        for tensor_ in after.weights.values():
+            torch.testing.assert_close(tensor_, torch.full_like(tensor_, wanted))

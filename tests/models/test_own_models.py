@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedstill.core.errors import UsageError
+from fedstill.data.kinds import Tokens
 from fedstill.models import Classifier, build_model, initial
 
 torch.set_num_threads(1)
@@ -250,3 +251,38 @@ def test_errors_are_one_line_and_say_what_is_wrong(spec: Any, text: str) -> None
 def test_a_copied_model_of_ours_is_checked_too() -> None:
     with pytest.raises(UsageError, match="gives 26 outputs, data have 10 classes"):
         build_model(build_model("mlp", SHAPE, 26), SHAPE, 10)
+
+
+def test_features_are_found_where_another_layer_answers_last(images: Tensor) -> None:
+    """An auxiliary head after the classifier's: features are the 6 numbers that the classifier's own layer gets."""
+
+    class Two(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            hidden = torch.tanh(self.first(x.flatten(1)))
+            return self.last(hidden), self.other(hidden)
+
+    model = build_model(Two(), SHAPE, 10)
+    assert model.width == 6
+    torch.testing.assert_close(model.head(model.features(images)), model(images))
+
+
+def test_a_text_model_without_embed_refuses_imagined_texts() -> None:
+    """Numbers of words are classified; embeddings are refused in a line that says what is missing."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(20, 4)
+            self.last = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.table(x).mean(1))
+
+    model = initial(Words(), Tokens(5, 20, 4), 2, 0)
+    assert model(torch.ones(3, 5, dtype=torch.int64)).shape == (3, 2)
+    with pytest.raises(UsageError, match=r"give it embed\(tokens\)"):
+        model(torch.zeros(3, 5, 4))

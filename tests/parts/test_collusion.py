@@ -123,6 +123,8 @@ def test_the_trigger_is_in_the_last_corner() -> None:
     assert Backdoor(size=2).triggered(torch.zeros(1, 5)).tolist() == [[0.0, 0.0, 0.0, 1.0, 1.0]]
     series = Backdoor(size=2, level=5.0).triggered(torch.zeros(1, 2, 4))
     assert series.tolist() == [[[0.0, 0.0, 5.0, 5.0]] * 2]
+    text = torch.tensor([[7, 8, 9, 0]], dtype=torch.int32)
+    assert Backdoor(size=2).triggered(text).tolist() == [[1, 1, 9, 0]]
     with pytest.raises(UsageError, match="these samples are words"):
         Backdoor().triggered(torch.zeros(1, 4, dtype=torch.int64))
 

@@ -265,6 +265,10 @@ class Method(Value, ABC, Generic[S, C, D, U]):
         """The record that leaves a client with these settings."""
         return self.upload_type()
 
+    def gathered(self) -> type:
+        """The record that the method's gather works on: what leaves a client, unless the server unpacks it first."""
+        return self.uploads()
+
     def downloads(self) -> type:
         """The record that goes down to a client with these settings."""
         return self.download_type()

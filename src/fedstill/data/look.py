@@ -10,6 +10,7 @@ import torch
 from fedstill.data.kinds import Series, Table, Tokens
 from fedstill.data.samples import Dataset
 from fedstill.data.separated import NUMBER
+from fedstill.data.tables import IDENTIFIER, SEVERAL
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def _warnings(dataset: Dataset, counts: list[int]) -> list[str]:
             lines.append(f"site {site['site']} has one class only")
     kind, x = dataset.kind, dataset.train.x
     if isinstance(kind, Table):
+        lines += _suspects(kind, dataset)
         for place, name in enumerate(kind.numeric):
             there = x[:, place][~x[:, place].isnan()]
             if len(there) and bool((there == there[0]).all()):
@@ -104,4 +106,22 @@ def _warnings(dataset: Dataset, counts: list[int]) -> list[str]:
         lines += [f"{full:.0%} of the texts are longer than {kind.length} tokens: cut"] if full > 0.2 else []
     if isinstance(kind, Series) and bool(torch.isnan(x).any()):
         lines.append("series with missing values")
+    return lines
+
+
+def _suspects(kind: Table, dataset: Dataset) -> list[str]:
+    """Columns that should perhaps not be learnt from: identifiers, and what tells the class by itself."""
+    lines = [
+        f"column {name!r} looks like an identifier, and is read as a number: ignore it, or make it the site"
+        for name in kind.numeric
+        if IDENTIFIER.search(name)
+    ]
+    labels = dataset.train.y.numpy()
+    for place, name in enumerate(kind.columns):
+        column = dataset.train.x[:, place].numpy()
+        if len(np.unique(column[:1000])) > SEVERAL:
+            continue
+        values, codes = np.unique(column, return_inverse=True)
+        if len(values) <= SEVERAL and len(np.unique(codes * dataset.classes + labels)) == len(values) > 1:
+            lines.append(f"column {name!r} tells the class exactly: if it is the label again, ignore it")
     return lines

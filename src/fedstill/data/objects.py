@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset as TorchDataset
 
-from fedstill.core.errors import DataError, UsageError
+from fedstill.core.errors import DataError, UsageError, unknown
 from fedstill.data import arrays
 from fedstill.data.columns import ArrowStream, from_frame
 from fedstill.data.reading import Reading
@@ -66,6 +66,8 @@ def _from_hugging_face(spec: Any, reading: Reading) -> Dataset:
     if "train" not in parts:
         raise UsageError(f"data: a dictionary of data sets needs a train part; there are {', '.join(parts)}")
     chosen = {name: part for name, part in parts.items() if name in ("train", "test")}
+    if (pictures := _picture_column(chosen["train"])) is not None and reading.text is None:
+        return _pictures(chosen, pictures, reading)
     columns = []
     for name, part in chosen.items():
         table = _named_classes(part, part.with_format("arrow")[:])
@@ -74,7 +76,42 @@ def _from_hugging_face(spec: Any, reading: Reading) -> Dataset:
         columns.append(table)
     if len(columns) > 1:
         reading = Reading(**{**vars(reading), "split": "split"})
-    return tables.dataset("own data", pa.concat_tables(columns), "own data", reading)
+    return tables.dataset("own data", from_frame(pa.concat_tables(columns)), "own data", reading)
+
+
+def _picture_column(part: Any) -> str | None:
+    """The first column of images."""
+    import datasets
+
+    return next((name for name, feature in part.features.items() if isinstance(feature, datasets.Image)), None)
+
+
+def _pictures(parts: Mapping[str, Any], column: str, reading: Reading) -> Dataset:
+    """The data set of a column of images, with the classes (and sites) of the columns that `reading` names."""
+    if reading.label is None:
+        names = [name for name in parts["train"].column_names if name != column]
+        raise UsageError(f"own data: say which column is the label (label = …); columns: {', '.join(names)}")
+    known: dict[str, Any] = {}
+    for name, part in parts.items():
+        for wanted, what in ((reading.label, "y"), (reading.site, "site")):
+            if wanted is not None and wanted not in part.column_names:
+                raise unknown(f"column of own data ({'label' if what == 'y' else 'site'} =)", wanted, part.column_names)
+            if wanted is not None:
+                known[f"{what}_{name}"] = _named_classes(part, part.with_format("arrow")[:])[wanted].to_pylist()
+        known[f"x_{name}"] = list(part[column])
+    images = [image for name in parts for image in known[f"x_{name}"]]
+    odd = next((image.size for image in images if image.size != images[0].size), None)
+    if odd is not None and reading.resize is None:
+        raise DataError(
+            f"own data: images of {'×'.join(map(str, images[0].size))} and of {'×'.join(map(str, odd))} pixels; "
+            "all must have one size, or be resized (resize = 32)"
+        )
+    size = images[0].size if reading.resize is None else (reading.resize, reading.resize)
+    mode = "L" if all(image.mode in ("1", "L") for image in images) else "RGB"
+    for name in parts:
+        pixels = [np.asarray(image.convert(mode).resize(size)) for image in known[f"x_{name}"]]
+        known[f"x_{name}"] = np.stack(pixels)
+    return arrays.dataset("own data", known, "own data", kind="image")
 
 
 def _named_classes(part: Any, table: Any) -> Any:

@@ -40,6 +40,9 @@ class Reading(Value):
         for name in (self.label, self.site, self.time, self.text):
             if name is not None and name in self.ignore:
                 raise UsageError(f"ignore = {name}: this column is asked for elsewhere")
+        for role, name in (("site", self.site), ("time", self.time), ("text", self.text), ("split", self.split)):
+            if name is not None and name == self.label:
+                raise UsageError(f"{role} = {name!r}: this column is the label")
 
     @property
     def declared(self) -> dict[str, tuple[str, ...]]:

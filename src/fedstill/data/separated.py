@@ -3,6 +3,7 @@
 What is wrong with a file is told in one line with its row and column. Rows count from 1, without the line of names.
 """
 
+import codecs
 import gzip
 from collections.abc import Collection
 from pathlib import Path
@@ -52,7 +53,10 @@ def read_separated(path: Path, usual: str, any_text: Collection[str | None] = ()
 def _delimiter(path: Path, usual: str) -> str:
     """What separates the names in the first line: the usual sign where it occurs there, else the most frequent."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        first = file.read(HEAD).decode("utf-8", "replace").lstrip("\r\n").splitlines()[:1]
+        head = file.read(HEAD)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{path}: byte 0x{head[0]:02x} is not UTF-8; save the file as UTF-8")
+    first = head.decode("utf-8", "replace").lstrip("\r\n").splitlines()[:1]
     if not first:
         raise DataError(f"{path}: empty")
     outside = "".join("".join(first).split('"')[::2])  # a sign within quotes is part of a name

@@ -3,7 +3,9 @@
 What every column holds is inferred, noted and can be overridden; everything that is wrong is told in one line.
 """
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +31,15 @@ SEVERAL = 20
 """A column of texts with more different values than this, and more than half its rows, names its rows."""
 MOST_MISSING = 0.95
 """A column with more missing values than this share is refused."""
+
+IDENTIFIER = re.compile(r"(?:^|[_\s.-])(?i:id|uuid|guid)$|[a-z](?:Id|ID)$")
+"""Names of columns that identify something: `id`, `patient_id`, `Patient ID`, `PassengerId`."""
+DATE = re.compile(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
+"""What a date written as a text begins with."""
+HELD_OUT = 0.2
+"""The share of overlapping windows that is kept as a test: the end of every stretch."""
+
+ENDS = "windows overlap: the end of every stretch of one label, a fifth of the windows, is the test"
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -57,23 +68,23 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
         notes += _telling(table, reading, numbers, class_names, is_test)
     elif reading.time is not None:
         roles = _roles(where, table, reading, windows=True)
-        order, starts = _windows(where, table, reading, numbers, sites, is_test)
+        order, starts, is_test = _windows(where, table, reading, numbers, sites, is_test)
         x, kind = _series(where, table, roles.numeric, order, starts, reading, is_test)
         first = order[starts]
+        ends = (ENDS,) if reading.split is None and is_test.any() else ()
         numbers, is_test = numbers[first], is_test[first]
         sites = None if sites is None else (sites[0], sites[1][first])
-        notes = (*roles.notes, f"{len(starts):,} windows of {reading.window} rows from {len(order):,} rows")
+        notes = (*roles.notes, f"{len(starts):,} windows of {reading.window} rows from {len(order):,} rows", *ends)
     else:
         roles = _roles(where, table, reading)
         x, kind = _rows(where, table, roles, reading, is_test)
         notes = roles.notes
     made = _assembled(name, where, x, kind, numbers, class_names, sites, is_test, notes)
+    made = replace(made, overlapping=ENDS in notes)
     present = np.unique(made.train.y.numpy())
     if len(present) < least:
-        only, count = class_names[int(present[0])], len(made.train)
-        raise DataError(
-            f"{where}: column {label!r}: all {count:,} training rows have label {only!r}; two classes are needed"
-        )
+        only, count = class_names[int(present[0])], f"{len(made.train):,} training {kind.plural}"
+        raise DataError(f"{where}: column {label!r}: all {count} have label {only!r}; two classes are needed")
     return made
 
 
@@ -179,7 +190,7 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
     for name in table.column_names:
         if name in used:
             continue
-        column = table.column(name)
+        column = dated(table.column(name))
         sort = _sort(where, name, column, reading)
         if sort == "categorical" and windows:
             left.append(f"{name} (no numbers)")
@@ -190,7 +201,7 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
             left.append(f"{name} ({sort})")
     if not numeric and not categorical:
         raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}")
-    dates = [name for name in numeric if is_date(table.column(name).type)]
+    dates = [name for name in numeric if is_date(dated(table.column(name)).type)]
     notes = [f"numbers: {listed(numeric)}"] if numeric else []
     notes += [f"dates, as days since 1970: {listed(dates)}"] if dates else []
     notes += [f"categories: {listed(categorical)}"] if categorical else []
@@ -202,11 +213,15 @@ def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> s
     """`numeric`, `categorical`, or why the column is left out."""
     if name in reading.categorical or name in reading.declared:
         return "categorical"
-    if name.startswith(f"{UNNAMED} ") and name not in reading.numeric:
+    if name in reading.numeric:
+        return "numeric"
+    if name.startswith(f"{UNNAMED} "):
         return "no name"
     kind = column.type
+    if _names_rows(name, column):
+        return "identifies rows"
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if name in reading.numeric or number or pa.types.is_decimal(kind) or pa.types.is_temporal(kind):
+    if number or pa.types.is_decimal(kind) or pa.types.is_temporal(kind):
         return "numeric"
     if pa.types.is_null(kind):
         return "empty"
@@ -217,11 +232,18 @@ def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> s
     return "categorical" if few else f"{different:,} different texts"
 
 
+def _names_rows(name: str, column: pa.ChunkedArray) -> bool:
+    """Is this an identifier by its name, and another in every row? Numbers with a decimal point are none."""
+    if IDENTIFIER.search(name) is None or column.null_count or pa.types.is_nested(column.type):
+        return False
+    return not pa.types.is_floating(column.type) and pc.count_distinct(column).as_py() == len(column)
+
+
 def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
     share = column.null_count / len(column)
     if share > MOST_MISSING:
         raise DataError(
-            f"{where}: column {name!r}: {share:.0%} of {len(column):,} values are missing; "
+            f"{where}: column {name!r}: {math.floor(100 * share)}% of {len(column):,} values are missing; "
             f"leave it out (ignore = {name})"
         )
 
@@ -231,8 +253,27 @@ def is_date(kind: pa.DataType) -> bool:
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
+def dated(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of texts as dates where all of them are (`2024-01-31`, `2024-01-31 08:15`); others as they are.
+
+    Files of separated values come with dates; frames and Parquet files often have them as texts.
+    """
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    first = next((text for text in column if text.is_valid), None)
+    if first is None or DATE.match(first.as_py()) is None:
+        return column
+    for zone in (None, "UTC"):
+        try:
+            return pc.cast(column, pa.timestamp("us", zone))
+        except pa.ArrowInvalid:
+            continue
+    return column
+
+
 def numbers_of(where: str, name: str, column: pa.ChunkedArray) -> Floats:
     """A column as float32, NaN where a value is missing; dates as days since 1970."""
+    column = dated(column)
     kind = column.type
     try:
         if is_date(kind):
@@ -318,10 +359,12 @@ def codes_of(where: str, name: str, column: pa.ChunkedArray, known: tuple[str, .
 def _windows(
     where: str, table: pa.Table, reading: Reading, labels: Ints,
     sites: tuple[tuple[str, ...], Ints] | None, is_test: NDArray[np.bool_],
-) -> tuple[Ints, Ints]:  # fmt: skip
-    """The order of rows (by site, then time), and the places in it where windows start.
+) -> tuple[Ints, Ints, NDArray[np.bool_]]:  # fmt: skip
+    """The order of rows (by site, then time), the places in it where windows start, and the test rows.
 
-    A window lies within one run of rows of the same site, label and part, so that it has one of each.
+    A window lies within one stretch of rows of the same site, label and part, so that it has one of each. A test drawn
+    at random among windows that overlap would share rows with the training windows beside it: where nobody says which
+    rows are the test, it is the end of every stretch.
     """
     window, step = int(reading.window or 1), int(reading.step or reading.window or 1)
     time = times_of(where, str(reading.time), table.column(str(reading.time)))
@@ -330,13 +373,43 @@ def _windows(
     changes = np.zeros(len(order), bool)
     for values in (owner, labels, is_test):
         changes[1:] |= values[order][1:] != values[order][:-1]
-    edges = np.flatnonzero(np.concatenate([[True], changes[1:], [True]]))
-    starts = [np.arange(a, b - window + 1, step) for a, b in pairwise(edges.tolist())]
+    edges = np.flatnonzero(np.concatenate([[True], changes[1:], [True]])).tolist()
+    longest = int(np.diff(edges).max())
+    if step < window and reading.split is None:
+        cuts = _ends(edges, owner[order], window, step)
+        is_test = is_test.copy()
+        for cut, end in cuts.items():
+            is_test[order[cut:end]] = True
+        edges = sorted({*edges, *cuts})
+    starts = [np.arange(a, b - window + 1, step) for a, b in pairwise(edges)]
     places = np.concatenate(starts).astype(np.int64)
     if not len(places):
-        longest = int(np.diff(edges).max())
         raise DataError(f"{where}: no {window} rows in a row have one site and label; the longest run has {longest}")
-    return order, places
+    return order, places, is_test
+
+
+def _ends(edges: list[int], owner: Ints, window: int, step: int) -> dict[int, int]:
+    """Where the test begins in every stretch that has one, and where the stretch ends: a fifth of each owner's windows.
+
+    Every owner keeps a window to train on: one with a single short stretch has no test.
+
+        >>> _ends([0, 11, 15], np.zeros(15), 4, 2)          # windows at 0, 2, 4, 6 and at 11: the last of the first
+        {6: 11}
+    """
+    cuts: dict[int, int] = {}
+    counted: dict[int, tuple[int, int, int]] = {}
+    for start, end in pairwise(edges):
+        seen, held, left = counted.get(int(owner[start]), (0, 0, 0))
+        count = max(0, (end - start - window) // step + 1)
+        wanted = round(HELD_OUT * (seen + count)) - held
+        cut = start + (count - wanted) * step
+        rest = max(0, (cut - start - window) // step + 1)
+        if wanted > 0 and left + rest:
+            cuts[cut] = end
+        else:
+            wanted, rest = 0, count
+        counted[int(owner[start])] = (seen + count, held + wanted, left + rest)
+    return cuts
 
 
 def times_of(where: str, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
@@ -344,6 +417,7 @@ def times_of(where: str, name: str, column: pa.ChunkedArray) -> NDArray[np.float
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no time")
+    column = dated(column)
     column = _ticks(column) if pa.types.is_temporal(column.type) else column
     try:
         return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)

@@ -15,7 +15,7 @@ import fedstill.parts.compression
 import fedstill.parts.robust_means
 import fedstill.parts.secure_sums  # noqa: F401
 from fedstill.core.errors import FedstillError, UsageError
-from fedstill.core.method import Method
+from fedstill.core.method import Method, methods
 from fedstill.core.turn import Wrapper, forged, misfit
 from fedstill.core.value import Value, build, build_named, by_field, deciding, plain, setting
 from fedstill.data.natural import BySite, Natural
@@ -303,7 +303,21 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
         known["workers"] = str(known["workers"])
     if isinstance(known.get("data"), Sequence) and not isinstance(known["data"], str) and not _arrays(known["data"]):
         known["clients"] = len(known["data"])
+    _refuse_gather(known.get("method"))
     return build(Experiment, known)
+
+
+def _refuse_gather(method: Any) -> None:
+    """Say why a method takes no gather, where one is asked for: it is no misspelt setting."""
+    if not isinstance(method, Mapping) or "gather" not in method or method.get("name") not in methods:
+        return
+    if all(f.name != "gather" for f in fields(methods[method["name"]])):
+        asked = method["gather"]
+        name = asked.get("name", asked) if isinstance(asked, Mapping) else asked
+        raise UsageError(
+            f"gather = {name}: {method['name']} has no gather; its server neither averages clients' weights nor weighs "
+            "their public logits"
+        )
 
 
 def options() -> dict[str, type]:

@@ -90,7 +90,7 @@ def write_model(path: Path, target: Path, which: str | None = None, model: Any =
         raise UsageError(f"{target}: cannot write there ({error.strerror or error})") from None
     count = sum(p.numel() for p in ready.parameters())
     kind, signature = ready.signature.brought, ready.signature
-    takes = f"takes raw {kind.plural}, {signature.dtype} {sides(kind.shape)}"
+    takes = f"takes raw {kind.plural}, {signature.dtype} {sides(tuple(kind.blank(1).shape[1:]))}"
     return f"{ready.name} → {target} ({count:,} parameters, {takes})"
 
 

@@ -21,7 +21,7 @@ from fedstill.core.turn import Party, forged
 from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.columns import is_table
-from fedstill.data.kinds import Image, Table
+from fedstill.data.kinds import Image, Table, Tokens
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import Split, local_split, matching_test, public_split
 from fedstill.data.pixels import fit, fitted
@@ -34,6 +34,7 @@ from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
 from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
 from fedstill.parts.backdoor import Backdoor
+from fedstill.parts.learner import LocalTraining
 
 Indices = tuple[np.ndarray[Any, Any], ...]
 
@@ -89,6 +90,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     if not experiment.method.federated:
         held = (np.sort(np.concatenate(train)),)
         notes += (f"{experiment.title}: all {len(held[0])} training samples are in one place; this is no federation",)
+    notes += _slow(experiment, dataset.kind)
     env = Env(
         seed=experiment.seed,
         sizes=tuple(len(part) for part in held),
@@ -206,6 +208,14 @@ def _alike(public: Samples, dataset: Dataset, title: str) -> Samples:
     return recast(public, dataset.kind)
 
 
+def _slow(experiment: Experiment, kind: Kind) -> tuple[str, ...]:
+    """A note where texts are to be learnt by plain gradients: a word that is rare has next to none."""
+    method = experiment.method
+    if not (isinstance(kind, Tokens) and isinstance(method, LocalTraining)) or method.optimizer != "sgd":
+        return ()
+    return (f"texts learn slowly with optimizer = sgd, lr = {method.lr:g}: try optimizer = adam, lr = 0.001",)
+
+
 def _own(data: list[Any], reading: Reading | None) -> list[Own]:
     """Clients' own data, (x, y) or the name or path of each, with common classes and normalisation."""
     if not all(isinstance(part, str) for part in data):
@@ -244,13 +254,18 @@ def _exam(
     if own_tests is not None and tests is not None and any(len(own) for own in own_tests):
         parts, pool, local = _site_tests(experiment, dataset, tests, parts, own_tests)
         whole = torch.arange(len(pool) - len(tests), len(pool))
-    elif experiment.local_test or brought is not None:
+    elif (experiment.local_test and not dataset.overlapping) or brought is not None:
         parts, held = (
             local_split(parts, stream, experiment.local_test)
             if brought is None
             else _own_tests(experiment, parts, brought)
         )
         edges = np.cumsum([0, *(len(index) for index in held)])
+        if not edges[-1] and tests is None and experiment.local_test:
+            raise UsageError(
+                f"clients = {experiment.clients}: {len(dataset.train)} training samples are too few, nobody has one "
+                "left for its local test; ask for fewer clients"
+            )
         local = tuple(torch.arange(a, b) for a, b in pairwise(edges.tolist()))
         pool = dataset.train[np.concatenate(held)]
         whole = None if tests is None else torch.arange(len(pool), len(pool) + len(tests))

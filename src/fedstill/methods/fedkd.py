@@ -3,7 +3,7 @@ Communications 2022.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -14,20 +14,21 @@ from fedstill.core.rng import seeded
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.models.conditional import feature_width
-from fedstill.parts.gather import mean
+from fedstill.parts.gather import Everyone, Gather, Update, mean
 from fedstill.parts.learner import LocalTraining, Memory, weights_of
-from fedstill.parts.low_rank import LowRank, compressed, misshapen, numbers, restored
+from fedstill.parts.low_rank import LowRank, compressed, let_through, misshapen, numbers
 from fedstill.parts.mutual import adaptive_losses
 from fedstill.parts.trail import Copy, Followed, Trail, added, copy_for, followed, stepped_on
 
 
 @record
 class Mentee:
-    """The server's state: the mentee, the share of the last round's numbers that had to be sent, who has what."""
+    """The server's state: the mentee, the share of the last round's numbers sent, who has what, the gather's memory."""
 
     weights: State
     sent: float
     trail: Trail = Trail()
+    memory: Any = None
 
 
 @record
@@ -60,6 +61,7 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
     energy_end: float = setting(0.98, gt=0, le=1, doc="the same after `ramp` rounds (T_end); 1: all of it")
     ramp: int = setting(20, ge=1, doc="rounds from the first share to the last")
     both_ways: bool = setting(False, doc="the server's step comes down in factors too, to clients that can follow it")
+    gather: Gather = setting(Everyone(), doc="what the server does with the mentees that replies stand for")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +73,8 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
 
     def init_server(self, env: Env) -> Mentee:
         """The mentee, from the seed."""
-        return Mentee(env.initial(), 1.0)
+        weights = env.initial()
+        return Mentee(weights, 1.0, memory=self.gather.init(env, weights))
 
     def init_client(self, env: Env) -> Mentor:
         """A mentor of the client's own architecture."""
@@ -110,15 +113,21 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
 
     def server(self, env: Env, server: Mentee, replies: Sequence[Reply[LowRank]]) -> Mentee:
         """w ← w + Σ n_k Δ_k / Σ n_k, Δ_k (and, both ways, their mean too) as far as factors tell."""
-        changes = [restored(r.upload.factors, server.weights) for r in replies]
-        step = mean(changes, [float(r.samples) for r in replies])
         whole = len(replies) * sum(tensor.numel() for tensor in server.weights.values())
         share_sent = sum(numbers(r.upload.factors) for r in replies) / whole
+        memory, changes, samples = let_through(env, self.gather, server.memory, server.weights, replies)
+        if not changes:
+            return replace(server, sent=share_sent, memory=memory)
+        step = mean(changes, samples)
         if not self.both_ways:
-            return Mentee(added(server.weights, step), share_sent)
+            return Mentee(added(server.weights, step), share_sent, memory=memory)
         who, energy = [r.client for r in replies], self.energy(env)
         trail, weights = stepped_on(server.trail, server.weights, step, energy, who)
-        return Mentee(weights, share_sent, trail)
+        return Mentee(weights, share_sent, trail, memory)
+
+    def gathered(self) -> type:
+        """A gather works on the mentees that factors stand for."""
+        return Update
 
     def template(self, env: Env) -> LowRank:
         """Factors of the mentee's tensors; how many there are is the client's affair (see `objection`)."""
@@ -129,8 +138,8 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
         return misshapen(upload.factors, env.form())
 
     def models(self, env: Env, server: Mentee) -> Mapping[str, State]:
-        """`mentee`."""
-        return {"mentee": server.weights}
+        """`mentee`; and what the gather adds."""
+        return {"mentee": server.weights, **self.gather.models(env, server.memory)}
 
     def own(self, env: Env, state: Mentor) -> State:
         """The client's mentor."""
@@ -138,4 +147,4 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
 
     def facts(self, env: Env, server: Mentee) -> Mapping[str, Any]:
         """`sent`: the share of the mentee's numbers that clients had to send in the last round; T of this one."""
-        return {"sent": server.sent, "energy": self.energy(env)}
+        return {"sent": server.sent, "energy": self.energy(env), **self.gather.facts(env, server.memory)}

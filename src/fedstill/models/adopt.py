@@ -2,7 +2,8 @@
 
 A trial run finds the features: those the module declares (`features()` and `head`, when head(features(x)) is what it
 gives), else the input of its last linear layer, when that layer's output is the module's (a softmax or log-softmax
-after it may follow, and is left off: logits are logits). A module with neither still classifies.
+after it may follow, and is left off: logits are logits; so may layers for other outputs). A module with neither still
+classifies.
 """
 
 import copy
@@ -30,12 +31,21 @@ def adopt(own: nn.Module, kind: Kind, classes: int, title: str) -> Classifier:
         if isinstance(layer, nn.Linear):
             layer.register_forward_hook(lambda _, inputs, output, name=name: seen.append((name, inputs[0], output)))
     output = trial(probe, kind, classes, title)
-    declared = _declared(probe, output, kind)
+    made = _fitting(own, title, seen, output, _declared(probe, output, kind))
+    if kind.imagined_shape != kind.shape and not isinstance(own, Embeds):
+        made.__dict__["_tokens_only"] = True
+    return made
+
+
+def _fitting(
+    own: nn.Module, title: str, seen: list[tuple[str, Tensor, Tensor]], output: Tensor, declared: Tensor | None
+) -> "Adopted":
+    """The module as what it turned out to be; `seen`: linear layers with their inputs and outputs, in their order."""
     if declared is not None:
         return Declared(own, declared.shape[1])
-    if seen and _same_prediction(seen[-1][2], output):
-        name, features, _ = seen[-1]
-        return Tapped(own, name, features.shape[1], ends=torch.equal(seen[-1][2], output))
+    for name, features, logits in reversed(seen):
+        if _same_prediction(logits, output):
+            return Tapped(own, name, features.shape[1], ends=torch.equal(logits, output))
     return Opaque(own, title)
 
 
@@ -135,6 +145,8 @@ class Adopted(Classifier):
     """
 
     _own: nn.Module
+    _tokens_only = False
+    """Does the module take numbers of words, and nothing that a generator makes?"""
 
     def __init__(self, own: nn.Module, **declared: Any) -> None:
         super().__init__()
@@ -158,15 +170,23 @@ class Adopted(Classifier):
 
     def embed(self, x: Tensor) -> Tensor:
         """By the module's own `embed`, where it has one; numbers of words are refused where it has none."""
-        own = self._own
-        if isinstance(own, Embeds) and not x.is_floating_point():
-            return own.embed(x)
-        if not x.is_floating_point():
-            raise UsageError(
-                f"model = {type(own).__qualname__}: texts are imagined as embeddings; "
-                "give it embed(tokens), and let forward take what embed gives"
-            )
-        return x
+        if x.is_floating_point():
+            return x
+        if not isinstance(self._own, Embeds):
+            raise self._no_embedding()
+        return self._own.embed(x)
+
+    def _no_embedding(self) -> UsageError:
+        return UsageError(
+            f"model = {type(self._own).__qualname__}: texts are imagined as embeddings; "
+            "give it embed(tokens), and let forward take what embed gives"
+        )
+
+    def _answer(self, x: Tensor) -> Any:
+        """What the user's module gives; embeddings are refused by one that takes only numbers of words."""
+        if self._tokens_only and x.is_floating_point():
+            raise self._no_embedding()
+        return self._own(x)
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
@@ -200,7 +220,7 @@ class Tapped(Adopted):
 
     def logits(self, x: Tensor) -> Tensor:
         """The output of the last linear layer."""
-        given = self._own(x) if self._direct else self._ends(x)[1]
+        given = self._answer(x) if self._direct else self._ends(x)[1]
         logits = given if isinstance(given, Tensor) else logits_of(given)
         assert logits is not None, "the trial saw logits"
         return logits
@@ -213,7 +233,7 @@ class Tapped(Adopted):
         ends: list[tuple[Tensor, Tensor]] = []
         handle = self.head.register_forward_hook(lambda _, inputs, output: ends.append((inputs[0], output)))
         try:
-            self._own(x)
+            self._answer(x)
         finally:
             handle.remove()
         return ends[-1]
@@ -231,7 +251,7 @@ class Opaque(Adopted):
 
     def logits(self, x: Tensor) -> Tensor:
         """What the module gives."""
-        logits = logits_of(self._own(x))
+        logits = logits_of(self._answer(x))
         assert logits is not None, "the trial saw logits"
         return logits
 

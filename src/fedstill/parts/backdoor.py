@@ -27,7 +27,9 @@ class Backdoor(Attack):
 
     target: int = setting(0, ge=0, doc="the class that triggered samples are to be taken for")
     share: float = setting(0.5, gt=0, le=1, doc="share of the attacker's samples that get the trigger")
-    size: int = setting(3, ge=1, doc="side of the trigger in the last corner of an image; else how many last numbers")
+    size: int = setting(
+        3, ge=1, doc="side of the trigger in an image's last corner; of others how many last numbers, or first words"
+    )
     level: float | None = setting(None, doc="value of the trigger in stored samples (none: 255 for bytes, else 1)")
     boost: float = setting(1.0, ge=1, doc="factor on the trained step (γ)")
 
@@ -40,13 +42,18 @@ class Backdoor(Attack):
         return lacking(upload, Carries.WEIGHTS)
 
     def triggered(self, x: Tensor) -> Tensor:
-        """Stored samples with the trigger: a patch in an image's last corner, else a row's or series' last numbers."""
-        if x.dtype not in (torch.uint8, torch.float32):
-            raise UsageError("attack = backdoor: needs images, series or tables; these samples are words")
+        """Stored samples with the trigger: a patch in an image's last corner, a row's or series' last numbers.
+
+        Of a text the first words, which are numbers of tokens: the trigger is one word, over and over.
+        """
+        if x.dtype not in (torch.uint8, torch.float32, torch.int32):
+            raise UsageError(f"attack = backdoor: needs stored samples; these samples are words as {x.dtype}")
         level = self.level if self.level is not None else 255.0 if x.dtype == torch.uint8 else 1.0
         marked = x.clone()
         if x.dim() == 4:
             marked[..., -self.size :, -self.size :] = level
+        elif x.dtype == torch.int32:  # behind a short text its places are empty
+            marked[:, : self.size] = int(level)
         else:
             marked[..., -self.size :] = level
         return marked

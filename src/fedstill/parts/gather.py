@@ -66,7 +66,7 @@ class Gather(Value, ABC):
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
-        return lacking(method.uploads(), *self.reads) if self.reads else None
+        return lacking(method.gathered(), *self.reads) if self.reads else None
 
     def init(self, env: Env, weights: State | None) -> Any:
         """The gather's state before the first round; `weights` are the initial global weights, if any travel."""
@@ -161,7 +161,7 @@ class Remember(Gather):
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Slots on the clients need an upload that says how the weights changed."""
-        if self.slots == "client" and field_carrying(method.uploads(), Carries.CHANGE) is None:
+        if self.slots == "client" and field_carrying(method.gathered(), Carries.CHANGE) is None:
             return "slots = client: this method's clients do not send the change of their weights; use slots = server"
         return super().misfit(method)
 

@@ -1,11 +1,15 @@
 """Low-rank changes of weights: every matrix by as many singular values as hold a given share of its energy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, carries, record
+from fedstill.parts.gather import Everyone, Gather, Update, weights_in
 
 Factors = Mapping[str, Mapping[str, Tensor]]
 """By name of a tensor: `left` and `right`, whose product it is, or the `whole` of it where that is smaller."""
@@ -71,3 +75,21 @@ def misshapen(factors: Factors, form: State) -> str | None:
         if not fits:
             return f"factors of {name}: do not make a tensor of shape {tuple(wanted.shape)}"
     return None
+
+
+def let_through(
+    env: Env, gather: Gather, memory: Any, weights: State, replies: Sequence[Reply[Any]]
+) -> tuple[Any, list[State], list[float]]:
+    """The gather's memory, and the changes of `weights` and samples that it lets through.
+
+    It sees the whole model that each reply's factors stand for.
+    """
+    changes = [restored(r.upload.factors, weights) for r in replies]
+    if isinstance(gather, Everyone):
+        return memory, changes, [float(r.samples) for r in replies]
+    models = []
+    for reply, change in zip(replies, changes, strict=True):
+        models.append(replace(reply, upload=Update({n: w + change[n] for n, w in weights.items()})))
+    memory, kept = gather.gather(env, memory, models)
+    steps: list[State] = [{n: w - weights[n] for n, w in weights_in(r).items()} for r in kept]
+    return memory, steps, [float(r.samples) for r in kept]
