@@ -97,6 +97,16 @@ def test_no_process_beside_the_hub_can_take_a_runs_task(federation: Federation) 
     assert refused.value.response.status_code in (401, 403)
 
 
+def test_nobody_says_where_a_request_comes_from(federation: Federation) -> None:
+    """The guard lets this user's processes ask the Runtime API, whatever address a header names.
+
+    Were it believed, any user of this machine could name the hub's own end of a connection.
+    """
+    with federation.hub() as hub:
+        said = hub.http.post("/v1/runtime/acquire-task", headers={"X-Forwarded-For": "10.9.9.9:1"})
+    assert "token is needed" not in said.text
+
+
 def test_no_token_can_be_read_by_others(federation: Federation) -> None:
     """While a run goes on: no process shows a token, and the hub's files are its owner's, Flower's database too."""
     shown: list[str] = []

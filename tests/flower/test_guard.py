@@ -237,19 +237,23 @@ def test_tokens_have_a_role_and_an_end(door: Door, monkeypatch: pytest.MonkeyPat
     assert door.with_token("/v1/control/list-runs", read) == 401
 
 
-def _start_request(content: bytes) -> bytes:
+def _start_request(content: bytes, **more: str) -> bytes:
     from flwr.common.serde import fab_to_proto
     from flwr.proto.control_pb2 import StartRunRequest
     from flwr.supercore.fab import Fab
 
-    return bytes(StartRunRequest(fab=fab_to_proto(Fab("0" * 64, content, {}))).SerializeToString())
+    return bytes(StartRunRequest(fab=fab_to_proto(Fab("0" * 64, content, {})), **more).SerializeToString())
 
 
 def test_only_our_own_app_is_started(door: Door) -> None:
-    """A bundle that came with a token would be run on the hub: none but fedstill's own is taken."""
+    """A bundle that came with a token would be run on the hub: none but fedstill's own is taken.
+
+    Nor may a request bring that one and name another, which Flower would fetch from its own market and run instead.
+    """
     keeper = door.tokens.keeper
     evil = app_bundle().replace(b"fedstill", b"fedst1ll")
-    for body in (_start_request(evil), _start_request(b""), b"noise", b""):
+    beside = [_start_request(app_bundle(), **more) for more in ({"app_spec": "@evil/app"}, {"federation": "@evil/f"})]
+    for body in (_start_request(evil), _start_request(b""), b"noise", b"", *beside):
         assert door.with_token("/v1/control/start-run", keeper, body) == 400
     assert door.app.bodies == []
     assert door.with_token("/v1/control/start-run", keeper, _start_request(app_bundle())) == 200

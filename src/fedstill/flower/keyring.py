@@ -49,8 +49,8 @@ class KeyRing:
 
     def signer(self, headers: Mapping[bytes, bytes]) -> str | None:
         """The name of the site that signed a request's headers just now; None where nobody who is let in did."""
-        key = requests.signing_key(headers)
-        return None if key is None else self.names.get(key)
+        key = requests.signing_key(headers, self.names)
+        return None if key is None else self.names[key]
 
     def _write(self) -> None:
         allowed = {name: key.hex() for key, name in self.names.items()}

@@ -4,6 +4,7 @@ Written by the site's keeper in `policy.toml`, checked at enrolment and again be
 a file the defaults below hold.
 """
 
+import math
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -53,7 +54,7 @@ class Policy(BaseModel):
     """A batch of one sample gives the hub that sample."""
     least_steps: Annotated[int, Field(ge=1)] = 1
     least_samples: Annotated[int, Field(ge=1)] = 32
-    """Samples that a turn must see, all batches together."""
+    """Samples among which a turn must hide each one, all batches together."""
     least_tests: Annotated[int, Field(ge=1)] = 10
     """Test samples below which nothing is said of an exam."""
     least_sites: Annotated[int, Field(ge=1)] = 2
@@ -137,9 +138,10 @@ class Policy(BaseModel):
         steps = method.steps(samples)
         if steps < self.least_steps:
             return f"{steps} steps a turn: this site's policy asks for {self.least_steps} at least"
-        seen = min(samples, steps * method.batch)
+        seen = weighed_samples(samples, method.batch, steps)
         if seen < self.least_samples:
-            return f"a turn on {seen} samples: this site's policy asks for {self.least_samples} at least"
+            rest = "" if steps * method.batch < samples else " (a small last batch gives one sample much weight)"
+            return f"a turn that weighs as on {seen} samples{rest}: this site's policy asks for {self.least_samples}"
         return None
 
     def seconds_of(self, deadline: float) -> float:
@@ -178,6 +180,25 @@ class Policy(BaseModel):
         if self.approval:
             lines.append("  unapproved          experiments that no person here approved (fedstill site approve)")
         return "\n".join(lines)
+
+
+def weighed_samples(samples: int, batch: int, steps: int) -> int:
+    """Among how many samples a turn hides one: it has at most one such part of all that the batches weigh together.
+
+    A batch's samples share one step. The last batch of an epoch may be small, and who is in it has a larger share: of
+    100 samples in batches of 99 the last one counts as much as the others together.
+
+    >>> weighed_samples(100, 20, steps=2), weighed_samples(100, 20, steps=5), weighed_samples(100, 20, steps=50)
+    (40, 100, 100)
+    >>> weighed_samples(100, 99, steps=2), weighed_samples(100, 99, steps=20)
+    (2, 18)
+    """
+    of_epoch = math.ceil(samples / batch)
+    if steps < of_epoch:
+        return steps * batch
+    smallest = samples - (of_epoch - 1) * batch
+    most = 1 / smallest + (steps / of_epoch - 1) / batch  # who is in the small batch once is elsewhere next time
+    return round(steps / most)
 
 
 def read_policy(path: Path | None, only: tuple[str, ...] = ()) -> Policy:

@@ -33,10 +33,12 @@ Collected = tuple[bytes, bytes | None] | FedstillError
 class Post:
     """Sends messages to Flower nodes and collects the answers, never more of one than was expected."""
 
-    def __init__(self, grid: Any, runs: Path, audit: AuditLog) -> None:
+    def __init__(self, grid: Any, runs: Path, audit: AuditLog, run: str = "") -> None:
         self.app = AppMessages(grid)
         self.runs = runs
         self.audit = audit
+        self.run = run
+        """Its name, for the log."""
         self.names: dict[int, str] = {}
         self.allowed = 0
         self.under_way: dict[str, UnderWay] = {}
@@ -60,7 +62,7 @@ class Post:
             Message(packed(head, attached), node, kind, ttl=seconds, group_id=group) for node, head in heads.items()
         ]
         sites = [self.names.get(node, str(node)) for node in heads]
-        self.audit.write("sent", kind=kind, round=group, sites=sites, bytes=len(body or b""))
+        self.audit.write("sent", run=self.run, kind=kind, round=group, sites=sites, bytes=len(body or b""))
         for node, number in zip(heads, self.app.push(messages), strict=True):
             if number:
                 self.under_way[number] = UnderWay(node)
@@ -96,7 +98,8 @@ class Post:
             collected = self._read(message.parcel, limit)
             if collected is not None:
                 del self.under_way[number]
-                self.audit.write("received", site=self.names.get(message.node, ""), bytes=message.parcel.size)
+                site = self.names.get(message.node, "")
+                self.audit.write("received", run=self.run, site=site, bytes=message.parcel.size)
                 yield message.node, collected
 
     def _read(self, parcel: Parcel, limit: int) -> Collected | None:
