@@ -103,8 +103,9 @@ def test_nobody_says_where_a_request_comes_from(federation: Federation) -> None:
     Were it believed, any user of this machine could name the hub's own end of a connection.
     """
     with federation.hub() as hub:
-        said = hub.http.post("/v1/runtime/acquire-task", headers={"X-Forwarded-For": "10.9.9.9:1"})
-    assert "token is needed" not in said.text
+        headers = {"X-Forwarded-For": "10.9.9.9:1", "x-fedstill-token": ""}
+        assert "token is needed" in hub.http.post("/v1/elsewhere", headers=headers).text  # the guard's own refusal
+        assert "token is needed" not in hub.http.post("/v1/runtime/acquire-task", headers=headers).text
 
 
 def test_no_token_can_be_read_by_others(federation: Federation) -> None:
