@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import allow
-from fedstill.flower.api.grid import HUB, AppMessages, NodeGone
+from fedstill.flower.api.grid import HUB, AppMessages, Expired, NodeGone
 from fedstill.flower.api.parcels import Parcel
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.content import SMALL, attachment, packed, unpacked
@@ -95,7 +95,11 @@ class Post:
         for number, message in list(self.under_way.items()):
             if message.parcel is None:
                 continue
-            collected = self._read(message.parcel, limit)
+            try:
+                collected = self._read(message.parcel, limit)
+            except Expired:  # whoever waits for it knows the time by itself
+                del self.under_way[number]
+                continue
             if collected is not None:
                 del self.under_way[number]
                 site = self.names.get(message.node, "")
@@ -108,5 +112,7 @@ class Post:
             return None if content is None else unpacked(content)
         except NodeGone:
             return FedstillError(GONE)
+        except Expired:
+            raise
         except FedstillError as error:
             return FedstillError(f"refused: its answer: {error}")
