@@ -18,13 +18,14 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import IO, Any
 
-from fedstill.core.errors import FedstillError
+from fedstill.core.errors import FedstillError, RunError
 from fedstill.flower.allowance import Allowances
 from fedstill.flower.api.requests import announced, started_order, stopped_run, was_taken
 from fedstill.flower.approvals import Approvals, number
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import is_ours
 from fedstill.flower.health import Health
+from fedstill.flower.keeping import pack
 from fedstill.flower.keyring import KeyRing
 from fedstill.flower.messages import checked_name, readable
 from fedstill.flower.peer import owner, tells_owners
@@ -103,7 +104,10 @@ class Guard:
             await self.app(scope, receive, send)
             return
         try:
-            await self._admit(scope, receive, send)
+            try:
+                await self._admit(scope, receive, send)
+            except RunError as error:  # a damaged file of the hub's own
+                raise Refused(500, str(error)) from None
         except Refused as refused:
             self.health.count("refused")
             self.audit.refusal(path=readable(scope["path"], 100), status=refused.status, why=str(refused))
@@ -298,7 +302,7 @@ class Guard:
 def _packed(folder: Path, file: IO[bytes]) -> None:
     """Write a run's folder into a tar file, hidden files left out."""
     with tarfile.open(fileobj=file, mode="w") as tar:
-        tar.add(folder, arcname=folder.name, filter=lambda entry: None if "/." in entry.name else entry)
+        pack(tar, folder, folder.name, lambda name: "/." in name)
 
 
 def _local(scope: Scope) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedstill.core.errors import UsageError
 from fedstill.core.record import write
 from fedstill.flower.api import requests
+from fedstill.flower.private import whole
 
 
 class KeyRing:
@@ -15,9 +16,10 @@ class KeyRing:
     def __init__(self, home: Path, allowed: Mapping[str, bytes]) -> None:
         """Let in exactly the keys of `allowed`, or, where none is named, those let in before."""
         self.file = home / "keys.json"
-        known = json.loads(self.file.read_text()) if self.file.exists() else {"allowed": {}, "revoked": []}
-        self.revoked: set[str] = set(known["revoked"])
-        self.names: dict[bytes, str] = {bytes.fromhex(key): name for name, key in known["allowed"].items()}
+        with whole(self.file):
+            known = json.loads(self.file.read_text()) if self.file.exists() else {"allowed": {}, "revoked": []}
+            self.revoked: set[str] = set(known["revoked"])
+            self.names: dict[bytes, str] = {bytes.fromhex(key): name for name, key in known["allowed"].items()}
         if allowed:
             self.names = {}
             for name, key in allowed.items():

@@ -204,8 +204,13 @@ def consented_part(settings: Mapping[str, Any]) -> dict[str, Any]:
 def disagreement(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first setting, of those fixed at enrolment, in which two experiments differ: in words, or None."""
     old, new = agreed_part(before), agreed_part(now)
-    differ = (key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))
-    return next((f"{readable(key)} = {old.get(key)!r}, not {new.get(key)!r}" for key in differ), None)
+    if old == new:
+        return None
+    path: list[str] = []
+    while isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("name") == new.get("name"):
+        path.append(next(key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)))
+        old, new = old.get(path[-1]), new.get(path[-1])
+    return f"{readable('.'.join(path))} = {old!r}, not {new!r}"
 
 
 def digest(value: Any) -> str:
