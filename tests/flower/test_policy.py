@@ -105,8 +105,8 @@ def method(**settings: Any) -> dict[str, Any]:
     ("settings", "words"),
     [
         ({"method": method(batch=1, local_steps=1)}, "batch = 1"),
-        ({"method": method(batch=8, local_steps=1)}, "weighs as on 8 samples"),
-        ({"method": method(batch=95, epochs=1)}, "weighs as on 2 samples (a small last batch"),
+        ({"method": method(batch=8, local_steps=1)}, "a turn on 8 samples"),
+        ({"method": method(batch=95, epochs=1)}, "one sample would weigh 1/2 in a turn"),
         ({"method": {"name": "fedgen"}}, "fedavg only, not in fedgen"),
         ({"method": method(lr=5.0)}, "lr = 5.0"),
         ({"model": "os:abort"}, "code of the hub's choice"),

@@ -148,7 +148,7 @@ class Guard:
             raise Refused(401, f"the hub's token is needed, with the role {role} (fedstill deploy --token)")
         body = await self._body(holder, headers, receive)
         if path in ROLES:
-            facts = self._startable(body, holder) if path == "/v1/control/start-run" else {}
+            facts: dict[str, Any] = self._startable(body, holder) if path == "/v1/control/start-run" else {}
             if path == "/v1/control/stop-run":
                 facts = {"number": stopped_run(body)}
             if role != "read":

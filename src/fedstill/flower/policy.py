@@ -51,10 +51,10 @@ class Policy(BaseModel):
     code: tuple[str, ...] = ()
     """Code outside fedstill that an experiment may name (`package.module:Name`); it must be installed here."""
     least_batch: Annotated[int, Field(ge=1)] = 8
-    """A batch of one sample gives the hub that sample."""
+    """A batch of one sample gives the hub that sample; nor may a small last batch let one weigh more in a turn."""
     least_steps: Annotated[int, Field(ge=1)] = 1
     least_samples: Annotated[int, Field(ge=1)] = 32
-    """Samples among which a turn must hide each one, all batches together."""
+    """Samples that a turn must see, all batches together."""
     least_tests: Annotated[int, Field(ge=1)] = 10
     """Test samples below which nothing is said of an exam."""
     least_sites: Annotated[int, Field(ge=1)] = 2
@@ -138,10 +138,14 @@ class Policy(BaseModel):
         steps = method.steps(samples)
         if steps < self.least_steps:
             return f"{steps} steps a turn: this site's policy asks for {self.least_steps} at least"
-        seen = weighed_samples(samples, method.batch, steps)
+        seen = min(samples, steps * method.batch)
         if seen < self.least_samples:
-            rest = "" if steps * method.batch < samples else " (a small last batch gives one sample much weight)"
-            return f"a turn that weighs as on {seen} samples{rest}: this site's policy asks for {self.least_samples}"
+            return f"a turn on {seen} samples: this site's policy asks for {self.least_samples} at least"
+        if (hidden := hidden_among(samples, method.batch, steps)) < self.least_batch:
+            return (
+                f"batch = {method.batch}: the last batch of {samples} samples is so small that one sample would weigh "
+                f"1/{hidden} in a turn; this site's policy asks for 1/{self.least_batch} at most"
+            )
         return None
 
     def seconds_of(self, deadline: float) -> float:
@@ -155,8 +159,9 @@ class Policy(BaseModel):
         lines = [
             "What this site refuses, by its policy:",
             f"  experiments         other than {named}" + (f"; settings other than {bounds}" if bounds else ""),
-            f"                      batches below {self.least_batch}, turns below {self.least_steps} steps or "
-            f"{self.least_samples} samples, rounds of fewer than {self.least_sites} sites",
+            f"                      batches below {self.least_batch}, turns of which one sample is more than "
+            f"1/{self.least_batch}, turns below {self.least_steps} steps or",
+            f"                      {self.least_samples} samples, rounds of fewer than {self.least_sites} sites",
             f"  turns               longer than {self.turn_seconds:g} s or with more than {self.turn_bytes:,} bytes "
             f"either way; more than {self.turns_per_run:,} in a run",
             f"  exams               of more than {self.models_per_exam} models, more than {self.exams_per_round} in a "
@@ -182,15 +187,15 @@ class Policy(BaseModel):
         return "\n".join(lines)
 
 
-def weighed_samples(samples: int, batch: int, steps: int) -> int:
-    """Among how many samples a turn hides one: it has at most one such part of all that the batches weigh together.
+def hidden_among(samples: int, batch: int, steps: int) -> int:
+    """Among how many a turn hides one sample: it has at most one such part of all that the turn's batches weigh.
 
     A batch's samples share one step. The last batch of an epoch may be small, and who is in it has a larger share: of
     100 samples in batches of 99 the last one counts as much as the others together.
 
-    >>> weighed_samples(100, 20, steps=2), weighed_samples(100, 20, steps=5), weighed_samples(100, 20, steps=50)
+    >>> hidden_among(100, 20, steps=2), hidden_among(100, 20, steps=5), hidden_among(100, 20, steps=50)
     (40, 100, 100)
-    >>> weighed_samples(100, 99, steps=2), weighed_samples(100, 99, steps=20)
+    >>> hidden_among(100, 99, steps=2), hidden_among(100, 99, steps=20)
     (2, 18)
     """
     of_epoch = math.ceil(samples / batch)

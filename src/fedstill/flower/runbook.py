@@ -203,7 +203,8 @@ def consented_part(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def disagreement(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first setting, of those fixed at enrolment, in which two experiments differ: in words, or None."""
-    old, new = agreed_part(before), agreed_part(now)
+    old: Any = agreed_part(before)
+    new: Any = agreed_part(now)
     if old == new:
         return None
     path: list[str] = []
