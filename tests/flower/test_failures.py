@@ -112,27 +112,30 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
     """SIGKILL in the middle of round 3: the round ends without the site, round 4 too, round 5 has it again.
 
     A fourth site makes it sure: it freezes the other before round 3, kills it in that round, and holds round 4 until it
-    is connected again. The generator of the killed site is on its disk: had it started from a new one, the weights
+    is connected again and the hub has heard of it. The generator of the killed site is on its disk: had it started from a new one, the weights
     after its return would differ from those of a simulation in which it missed the very same rounds.
     """
     back, process = threading.Event(), federation.processes["site-b"]
 
-    def answers(name: str) -> int:
-        entries = list(audit.entries(federation.folder / "hub" / "audit.jsonl"))
-        here = [entry for entry in entries if entry["event"] == "received" and entry["run"] == "comes-back"]
-        return sum(entry["site"] == name for entry in here)
+    def logged(event: str) -> int:
+        """How often the hub has entered this of site-b."""
+        entries = audit.entries(federation.folder / "hub" / "audit.jsonl")
+        wanted = (event, "comes-back", "site-b")
+        return sum((entry["event"], entry.get("run"), entry.get("site")) == wanted for entry in entries)
 
     site = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
 
     def gate(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
         match question(head):
             case ExamRequest(round=1):
-                waited(lambda: answers("site-b") == 5, RUNS, "the other's answers: who it is, two turns, two exams")
+                waited(lambda: logged("received") == 5, RUNS, "the other's answers: who it is, two turns, two exams")
                 os.kill(process.pid, signal.SIGSTOP)
             case Task(round=2):
                 federation.kill("site-b")
             case Task(round=3):
                 assert back.wait(RUNS)
+            case ExamRequest(round=3):
+                waited(lambda: logged("enrolled") == 2, RUNS, "the hub to know that the other is back")
         return site.answer(head, body)
 
     def tell(told: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import SITES, Answer
-from local_post import LocalPost, local_run
+from local_post import AVG, LocalPost, local_run
 from test_messages import sites_of
 
 pytest.importorskip("pydantic", reason="the deployed form needs the extra fedstill[flower]")
@@ -47,8 +47,6 @@ class Swapped(LocalPost):
 def run_with(
     sites: dict[str, Answer], folder: Path, takes_over: Callable[[int], Answer | None], rounds: int
 ) -> list[dict[str, Any]]:
-    from local_post import AVG
-
     post: Any = Swapped(sites, AuditLog(folder / "audit.jsonl"), takes_over)
     plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": rounds, "quarantine": 10**6}))
     return list(serve(post, "r", plan.plain(), folder, None, 1.0, lambda news: None).rows)
@@ -102,14 +100,28 @@ def test_a_clone_that_takes_the_line_in_the_middle_of_a_round_is_asked_who_it_is
                 self.sites[node] = ("site-b", clone)
                 self.silent = True
 
-    from local_post import AVG
-
     post: Any = Silenced({**sites, "site-b": first}, AuditLog(tmp_path / "runs" / "audit.jsonl"))
     plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": 2}))
     rows = list(serve(post, "r", plan.plain(), tmp_path / "runs", None, 1.0, lambda news: None).rows)
     assert [sorted(row["missing_sites"]) for row in rows] == [[], ["site-b"]]
     assert "older than the run" in rows[1]["missing_sites"]["site-b"]
     assert set(asked_of_clone) == {"enrol"}
+
+
+def test_a_site_that_takes_its_time_to_say_who_it_is_is_back_in_the_next_round(
+    sites_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub waits no moment for it, and hears it while it waits for the others: only the exam between is missed."""
+    monkeypatch.setattr("fedstill.flower.transport.LOOK", 0.0)
+    sites = sites_of(sites_data, tmp_path)
+    post: Any = Swapped(
+        sites, AuditLog(tmp_path / "audit.jsonl"), lambda round: sites["site-b"] if round == 0 else None
+    )
+    post.nodes = lambda: {n: (name, str(post.since * (name == "site-b"))) for n, (name, _) in post.sites.items()}
+    plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": 3}))
+    rows = list(serve(post, "r", plan.plain(), tmp_path / "runs", None, 1.0, lambda news: None).rows)
+    assert [row["missing_sites"] for row in rows] == [{}, {}, {}]
+    assert [row["unexamined_sites"] for row in rows] == [["site-b"], [], []]
 
 
 def test_a_site_whose_data_changed_is_refused(sites_data: dict[str, Path], tmp_path: Path) -> None:

@@ -16,14 +16,17 @@ from fedstill.flower.content import SMALL, attachment, packed, unpacked
 
 AWAY = "offline"
 GONE = "offline since the middle of the round"
+INTRODUCTION = "query"
+"""The kind of message that asks a node who it is."""
 
 
 @dataclass
 class UnderWay:
-    """A message under way: to which node, and what has come of its answer so far."""
+    """A message under way: to which node, what has come of its answer so far, and its kind."""
 
     node: int
     parcel: Parcel | None = None
+    kind: str = ""
 
 
 Collected = tuple[bytes, bytes | None] | FedstillError
@@ -65,11 +68,11 @@ class Post:
         self.audit.write("sent", run=self.run, kind=kind, round=group, sites=sites, bytes=len(body or b""))
         for node, number in zip(heads, self.app.push(messages), strict=True):
             if number:
-                self.under_way[number] = UnderWay(node)
+                self.under_way[number] = UnderWay(node, kind=kind)
 
     def forget(self) -> None:
-        """Stop waiting for whatever has not come, and throw away what came of it."""
-        for node in {message.node for message in self.under_way.values()}:
+        """Stop waiting for whatever has not come, and throw away what came of it; introductions are still welcome."""
+        for node in {message.node for message in self.under_way.values() if message.kind != INTRODUCTION}:
             self.drop(node)
 
     def drop(self, node: int) -> None:
