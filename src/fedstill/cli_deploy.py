@@ -158,7 +158,7 @@ def keys(
 @app.command(cls=with_fields(of_reading("label", "time", "window", "step", "text", "ignore", "kind")))
 def site(
     context: typer.Context,
-    action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in.")] = None,
+    action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in; alone: show all.")] = None,
     number: Annotated[str | None, typer.Argument(help="After `approve`: the experiment's number.")] = None,
     hub: Annotated[str, typer.Option(help="The hub's host:port.")] = "",
     key: Annotated[Path | None, typer.Option(help="The site's private key; its name is the site's.")] = None,
@@ -183,11 +183,11 @@ def site(
     from fedstill.flower.policy import read_policy
 
     if action is not None:
-        from fedstill.flower.consent import approve
+        from fedstill.flower.consent import approve, waiting_experiments
 
-        if action != "approve" or number is None:
-            raise UsageError(f"site {action}: must be `site approve NUMBER`")
-        print(approve(state.expanduser(), number))
+        if action != "approve":
+            raise UsageError(f"site {action}: must be `site approve [NUMBER]`")
+        print(waiting_experiments(state.expanduser()) if number is None else approve(state.expanduser(), number))
         return
     rules = read_policy(policy, tuple(only or ()))
     reading = reading_of(given(context))
@@ -258,6 +258,7 @@ def deploy(
 
 def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None:
     from fedstill.core.errors import UsageError
+    from fedstill.flower.messages import readable
 
     known = there.last(run)
     if known is None:
@@ -270,10 +271,10 @@ def _look(there: Any, run: str, status: bool, stop: bool, as_json: bool) -> None
         state = {"run": run, "status": known.status, "result": known.result, "details": known.details}
         state["rounds"] = 0 if known.status == "pending" else there.rounds(known.id)
         words = " ".join(filter(None, (known.status, known.result, known.details)))
-        print(json.dumps(state) if as_json else f"run {run}: {words}, {state['rounds']} rounds done")
+        print(json.dumps(state) if as_json else f"run {run}: {readable(words)}, {state['rounds']} rounds done")
     else:
         for line in there.lines(known.id):
-            print(line, flush=True)
+            print(readable(line, len(line)), flush=True)
 
 
 def _planned(what: str, sites: int | None, settings: list[str], wrappers: list[dict[str, Any]]) -> Any:
@@ -336,4 +337,5 @@ def log(
             print(json.dumps(entry))
         return
     known = audit.verify(file)
-    print(f"{file}: {known.lines} entries, none changed; last hash {known.last}")
+    cut = f"; cut off by a crash: line {', '.join(map(str, known.cut))}" if known.cut else ""
+    print(f"{file}: {known.lines} entries, none changed; last hash {known.last}{cut}")

@@ -1,6 +1,7 @@
 """A real hub and real sites on this machine's loopback; every process is gone at the end, also after a failure."""
 
 import contextlib
+import itertools
 import os
 import secrets
 import signal
@@ -24,9 +25,17 @@ LONG = pytest.mark.skipif(os.environ.get("FEDSTILL_DEPLOY_TESTS") != "all", reas
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, below those that the system gives to outgoing connections: it stays free."""
+    for port in itertools.count(20_000 + os.getpid() * 7 % 10_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
+    raise AssertionError
+
+
+_given: set[int] = set()
 
 
 def waited(what: Callable[[], Any], seconds: float, why: str) -> Any:
@@ -161,7 +170,7 @@ class Federation:
         return HubClient(self.address, self.ca, not self.secure, (self.folder / "hub" / "token").read_text())
 
     def deploy(
-        self, settings: Mapping[str, Any], tell: Callable[[Any], None] | None = None, wait: float = 60.0
+        self, settings: Mapping[str, Any], tell: Callable[[Any], None] | None = None, wait: float = STARTS
     ) -> Path:
         """Deploy under a fresh name (or `name`), and return the run's folder at home."""
         from fedstill.experiment.config import experiment
@@ -173,7 +182,7 @@ class Federation:
         plan = deployable(experiment({"clients": 3, "active": 1.0, **settings}))
         with self.hub() as hub, ThreadPoolExecutor(1) as threads:
             listener = tell or (lambda news: None)
-            running = threads.submit(deploy, hub, name, plan.plain(), self.folder / "home", wait, listener, 120.0)
+            running = threads.submit(deploy, hub, name, plan.plain(), self.folder / "home", wait, listener, STARTS)
             try:
                 return running.result(RUNS)
             except TimeoutError:

@@ -11,7 +11,7 @@ from fedstill.core.errors import FedstillError
 from fedstill.experiment.config import experiment
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.enrolment import deployable
-from fedstill.flower.post import Collected, UnderWay
+from fedstill.flower.post import INTRODUCTION, Collected, UnderWay
 from fedstill.flower.serve import serve
 
 AVG: dict[str, Any] = {"method": {"name": "fedavg", "lr": 0.05, "epochs": 1}, "model": "mlp", "seed": 4}
@@ -24,7 +24,7 @@ class LocalPost:
         self.audit = audit or AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl")
         self.sites = dict(enumerate(sites.items(), 100))
         self.under_way: dict[str, UnderWay] = {}
-        self.waiting: list[tuple[int, Collected]] = []
+        self.waiting: list[tuple[int, Collected, str]] = []
 
     def nodes(self) -> dict[int, tuple[str, str]]:
         return {node: (name, "always") for node, (name, _) in self.sites.items()}
@@ -34,17 +34,17 @@ class LocalPost:
 
     def send(self, heads: Mapping[int, bytes], body: bytes | None, kind: str, seconds: float, group: str = "") -> None:
         for node, head in heads.items():
-            self.waiting.append((node, self.sites[node][1](head, body)))
+            self.waiting.append((node, self.sites[node][1](head, body), kind))
 
     def drop(self, node: int) -> None:
-        self.waiting = [(other, collected) for other, collected in self.waiting if other != node]
+        self.waiting = [waits for waits in self.waiting if waits[0] != node]
 
     def forget(self) -> None:
-        self.waiting = []
+        self.waiting = [waits for waits in self.waiting if waits[2] == INTRODUCTION]
 
     def collect(self, limit: int) -> Iterator[tuple[int, Collected]]:
         waiting, self.waiting = self.waiting, []
-        for node, collected in waiting:
+        for node, collected, _ in waiting:
             large = not isinstance(collected, FedstillError) and sum(len(part or b"") for part in collected) > limit
             yield node, FedstillError("refused: its answer: it is larger than that") if large else collected
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import Answers, Federation
+from federation import RUNS, Answers, Federation, waited
 
 from fedstill.core.errors import FedstillError, RunError, UsageError
 
@@ -97,21 +97,39 @@ def test_no_process_beside_the_hub_can_take_a_runs_task(federation: Federation) 
     assert refused.value.response.status_code in (401, 403)
 
 
-def test_no_token_can_be_read_by_others(federation: Federation) -> None:
-    """While a run goes on: no process shows a token, and the hub's files are its owner's, Flower's database too."""
-    shown: list[str] = []
+def test_nobody_says_where_a_request_comes_from(federation: Federation) -> None:
+    """The guard lets this user's processes ask the Runtime API, whatever address a header names.
 
-    def look(news: Any) -> None:
+    Were it believed, any user of this machine could name the hub's own end of a connection.
+    """
+    with federation.hub() as hub:
+        headers = {"X-Forwarded-For": "10.9.9.9:1", "x-fedstill-token": ""}
+        assert "token is needed" in hub.http.post("/v1/elsewhere", headers=headers).text  # the guard's own refusal
+        assert "token is needed" not in hub.http.post("/v1/runtime/acquire-task", headers=headers).text
+
+
+def test_no_token_can_be_read_by_others(federation: Federation) -> None:
+    """While a run waits for a fourth site: no process shows a token, and files are their owner's, the database too."""
+    from fedstill.experiment.config import experiment
+    from fedstill.flower.enrolment import deployable
+
+    def shown() -> list[str]:
+        lines = []
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = file.read_bytes().decode(errors="replace").split("\0")
                 if federation.address in words:
-                    shown.append(" ".join(words))
+                    lines.append(" ".join(words))
+        return lines
 
-    federation.deploy({"method": {"name": "fedavg", "epochs": 1}, "model": "mlp", "rounds": 1}, look)
+    plan = deployable(experiment({"method": {"name": "fedavg"}, "model": "mlp", "clients": 4, "active": 1.0}))
     keeper = (federation.folder / "hub" / "token").read_text()
-    assert any("run_task" in line for line in shown)
-    assert not any("--token" in line or keeper in line for line in shown)
+    with federation.hub() as hub:
+        number = hub.start("waits", plan.plain(), RUNS)
+        waited(lambda: any("run_task" in line for line in shown()), RUNS, "the run's own process")
+        waited(lambda: any("3 of 4 sites" in line for line in hub.lines(number)), RUNS, "three sites")
+        assert not any("--token" in line or keeper in line for line in shown())
+        hub.stop(number)
     for folder in ("hub", "state-site-a"):
         for file in (federation.folder / folder).rglob("*"):
             assert file.stat().st_mode & 0o077 == 0, file

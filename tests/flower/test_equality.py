@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import FEDSTILL, LONG, SITES, Federation
+from federation import FEDSTILL, LONG, RUNS, SITES, Federation
 from smallest import small_method
 
 import fedstill
@@ -83,7 +83,7 @@ def test_the_command_brings_the_run_home(federation: Federation, tmp_path: Path)
 
     def fedstill_says(*words: str) -> str:
         made = subprocess.run(
-            [*FEDSTILL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600,
+            [*FEDSTILL, *words], cwd=tmp_path, capture_output=True, text=True, timeout=RUNS,
             env={**os.environ, "HOME": str(tmp_path)},
         )  # fmt: skip
         assert made.returncode == 0, made.stderr

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from federation import LONG, RUNS, SITES, Answer, Federation, waited
+from federation import LONG, RUNS, SITES, STARTS, Answer, Federation, waited
 
 import fedstill
 from fedstill.core import record
 from fedstill.core.errors import RunError
 from fedstill.core.record import leaves
 from fedstill.experiment.rundir import RunDir
+from fedstill.flower import audit
 from fedstill.flower.messages import Enrolled, ExamRequest, Task, question
 from fedstill.flower.site import Site
 
@@ -40,12 +41,15 @@ def after_round(number: int, do: Callable[[], Any]) -> Callable[[Any], None]:
     return tell
 
 
-def slowed(name: str, data: Path, state: Path, pause: Callable[[Any], float]) -> Answer:
-    """A site that takes its time over a task."""
-    site = Site(name, str(data), state)
+def in_round(number: int, do: Callable[[], Any], data: Path, state: Path) -> Answer:
+    """A fourth site, which does something, once, when it is asked for its turn in this round; then it takes it."""
+    site, done = Site("rogue", str(data), state), threading.Event()
 
     def answer(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
-        time.sleep(pause(question(head)))
+        asked = question(head)
+        if isinstance(asked, Task) and asked.round == number and not done.is_set():
+            done.set()
+            do()
         return site.answer(head, body)
 
     return answer
@@ -82,7 +86,7 @@ def test_rogue_sites_are_refused_and_named(federation: Federation, sites_data: d
 
     federation.join("rogue", rogue)
     told: list[Any] = []
-    home = federation.deploy({**AVG, "clients": 4, "rounds": 6, "quarantine": 5, "deadline": 120}, told.append)
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 6, "quarantine": 5}, told.append)
     federation.leave()
     rows = RunDir.open(home).rows()
     why = [row["missing_sites"] for row in rows]
@@ -108,21 +112,30 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
     """SIGKILL in the middle of round 3: the round ends without the site, round 4 too, round 5 has it again.
 
     A fourth site makes it sure: it freezes the other before round 3, kills it in that round, and holds round 4 until it
-    is connected again. The generator of the killed site is on its disk: had it started from a new one, the weights
-    after its return would differ from those of a simulation in which it missed the very same rounds.
+    is connected again and the hub has heard of it. The generator of the killed site is on its disk: had it started from
+    a new one, the weights after its return would differ from those of a simulation in which it missed the same rounds.
     """
     back, process = threading.Event(), federation.processes["site-b"]
+
+    def logged(event: str) -> int:
+        """How often the hub has entered this of site-b."""
+        entries = audit.entries(federation.folder / "hub" / "audit.jsonl")
+        wanted = (event, "comes-back", "site-b")
+        return sum((entry["event"], entry.get("run"), entry.get("site")) == wanted for entry in entries)
+
     site = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-gate")
 
     def gate(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
         match question(head):
             case ExamRequest(round=1):
-                time.sleep(3)  # by now the other has answered
+                waited(lambda: logged("received") == 5, RUNS, "the other's answers: who it is, two turns, two exams")
                 os.kill(process.pid, signal.SIGSTOP)
             case Task(round=2):
                 federation.kill("site-b")
             case Task(round=3):
-                assert back.wait(90)
+                assert back.wait(RUNS)
+            case ExamRequest(round=3):
+                waited(lambda: logged("enrolled") == 2, RUNS, "the hub to know that the other is back")
         return site.answer(head, body)
 
     def tell(told: Any) -> None:
@@ -131,13 +144,12 @@ def test_a_killed_site_is_missed_and_comes_back_with_its_state(
             back.set()
 
     federation.join("rogue", gate)
-    plan = {**KF, "clients": 4, "rounds": 5, "deadline": 100, "name": "comes-back"}
+    plan = {**KF, "clients": 4, "rounds": 5, "name": "comes-back"}
     home = federation.deploy(plan, tell)
     federation.leave()
     rows = RunDir.open(home).rows()
     assert [list(row["missing_sites"]) for row in rows] == [[], [], ["site-b"], ["site-b"], []]
-    assert "offline since the middle" in rows[2]["missing_sites"]["site-b"]
-    assert rows[2]["seconds"]["clients"] < 60  # signs of life are missed long before the deadline
+    assert rows[2]["missing_sites"]["site-b"].startswith("offline")
     same = simulated_without(plan, [sites_data[n] for n in ("site-a", *SITES)], {2, 3}, 2, tmp_path)
     there = RunDir.open(home).latest()[0]
     assert there is not None
@@ -179,18 +191,22 @@ def simulated_without(plan: Any, data: list[Path], missed: set[int], client: int
 
 @LONG
 def test_a_slow_site_does_not_hold_up_the_others(federation: Federation, sites_data: dict[str, Path]) -> None:
-    """A site that sleeps through the deadline is missing; the round ends at the deadline, the next has it again."""
-    slow = slowed(
-        "rogue", sites_data["site-a"], federation.folder / "state-slow",
-        lambda asked: 8.0 if isinstance(asked, Task) and asked.round == 1 else 0.0,
-    )  # fmt: skip
+    """A site that keeps its answer until the round has ended is missing in it; the next round has it again."""
+    ended = threading.Event()
+    site = Site("rogue", str(sites_data["site-a"]), federation.folder / "state-slow")
+
+    def slow(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        asked = question(head)
+        if isinstance(asked, Task) and asked.round == 1:
+            assert ended.wait(RUNS)
+        return site.answer(head, body)
+
     federation.join("rogue", slow)
-    home = federation.deploy({**AVG, "clients": 4, "rounds": 3, "deadline": 4})
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 3, "deadline": 60}, after_round(2, ended.set))
     federation.leave()
     rows = RunDir.open(home).rows()
-    assert "no answer within 4 s" in rows[1]["missing_sites"]["rogue"]
-    assert 4 <= rows[1]["seconds"]["clients"] < 8
-    assert "rogue" not in rows[0]["missing_sites"]
+    assert [list(row["missing_sites"]) for row in rows] == [[], ["rogue"], []]
+    assert "no answer within 60 s" in rows[1]["missing_sites"]["rogue"]
 
 
 @LONG
@@ -204,7 +220,7 @@ def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_d
 
     federation.join("rogue", rogue)
     before, stored = most_memory(federation), database(federation)
-    home = federation.deploy({**AVG, "clients": 4, "rounds": 1, "deadline": 300})
+    home = federation.deploy({**AVG, "clients": 4, "rounds": 1})
     federation.leave()
     (row,) = RunDir.open(home).rows()
     assert "refused: its answer" in row["missing_sites"]["rogue"]
@@ -212,7 +228,7 @@ def test_a_gigabyte_of_noise_is_left_where_it_is(federation: Federation, sites_d
     after = most_memory(federation)
     print(f"1 GiB of noise: hub {before} MiB before, {after} MiB at most; hub.db {stored} bytes before,", end=" ")
     print(f"{database(federation)} bytes after")
-    assert after - before < 256
+    assert after - before < 512  # MiB; all of it would be more
     assert database(federation) < 64 << 20
 
 
@@ -254,7 +270,7 @@ def test_memory_of_the_hub_is_bounded_before_anybody_is_known(federation: Federa
             line.close()
     after = most_memory(federation)
     print(f"200 lines without a key: {refused} answered 401; hub {before} MiB before, {after} MiB at most")
-    assert after - before < 256
+    assert after - before < 512  # MiB; all of it would be more
     with federation.hub() as hub:
         assert hub.alive()
 
@@ -263,43 +279,30 @@ def test_memory_of_the_hub_is_bounded_before_anybody_is_known(federation: Federa
 def test_a_killed_hub_loses_only_the_round_under_way(
     federation: Federation, sites_data: dict[str, Path], tmp_path: Path
 ) -> None:
-    """SIGKILL after round 2 of 5, and started again: `deploy` goes on, to the bits of an undisturbed simulation."""
+    """SIGKILL in round 3 of 5, and started again: `deploy` goes on, to the bits of an undisturbed simulation."""
 
     def kill() -> None:
         federation.kill("hub", signal.SIGKILL)
-        threading.Thread(target=lambda: (time.sleep(2), federation.start_hub())).start()
+        threading.Thread(target=federation.start_hub).start()
 
     told: list[Any] = []
-    kills = after_round(2, kill)
-
-    def tell(what: Any) -> None:
-        told.append(what)
-        kills(what)
-
-    home = federation.deploy({**KF, "rounds": 5}, tell)
+    federation.join("rogue", in_round(2, kill, sites_data["site-a"], federation.folder / "state-kills-hub"))
+    home = federation.deploy({**KF, "rounds": 5, "clients": 4}, told.append)
+    federation.leave()
     rows = RunDir.open(home).rows()
     assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["missing"] for row in rows] == [{}] * 5
     assert any("restarted" in what.get("note", "") for what in told)
     started = [what["started"]["first"] for what in told if "started" in what]
-    assert started[0] == 0
-    assert started[-1] in (2, 3)  # the hub may have finished another round before it died
-    result = fedstill.run(
-        **KF, data=[str(sites_data[s]) for s in SITES], rounds=5, active=1.0, workers="inline", out=tmp_path, name="s"
-    )
-    there, here = RunDir.open(home).latest()[0], RunDir.open(tmp_path / "s").latest()[0]
-    assert here is not None
-    assert there is not None
-    ours, theirs = dict(leaves(here.server)), dict(leaves(there.server))
-    assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-6
-    assert rows[-1]["models"]["overall"]["amp"] == pytest.approx(result.last("overall")["amp"])
+    assert started == [0, 2]
+    same_as_simulated(home, sites_data, 5, tmp_path)
 
 
 @LONG
 def test_a_killed_run_goes_on_to_the_same_bits(
     federation: Federation, sites_data: dict[str, Path], tmp_path: Path
 ) -> None:
-    """The run's own process is killed after round 2 of 4: the run ends and says so, and deployed again it goes on."""
+    """The run's own process is killed in round 3 of 4: the run ends and says so, and deployed again it goes on."""
 
     def kill() -> None:
         hub = federation.processes["hub"].pid
@@ -308,19 +311,28 @@ def test_a_killed_run_goes_on_to_the_same_bits(
                 if b"run_task" in file.read_bytes() and f"PPid:\t{hub}" in (file.parent / "status").read_text():
                     os.kill(int(file.parent.name), signal.SIGKILL)
 
-    plan = {**KF, "rounds": 4, "name": "killed-run"}
+    federation.join("rogue", in_round(2, kill, sites_data["site-a"], federation.folder / "state-kills-run"))
+    plan = {**KF, "rounds": 4, "clients": 4, "name": "killed-run"}
     with pytest.raises(RunError, match="goes on from its last checkpoint"):
-        federation.deploy(plan, after_round(2, kill))
+        federation.deploy(plan)
     home = federation.deploy(plan)
-    assert [row["round"] for row in RunDir.open(home).rows()] == [1, 2, 3, 4]
-    fedstill.run(
-        **KF, data=[str(sites_data[s]) for s in SITES], rounds=4, active=1.0, workers="inline", out=tmp_path, name="s"
-    )
-    there, here = RunDir.open(home).latest()[0], RunDir.open(tmp_path / "s").latest()[0]
+    federation.leave()
+    rows = RunDir.open(home).rows()
+    assert [(row["round"], row["missing"]) for row in rows] == [(t, {}) for t in (1, 2, 3, 4)]
+    same_as_simulated(home, sites_data, 4, tmp_path)
+
+
+def same_as_simulated(home: Path, data: dict[str, Path], rounds: int, folder: Path) -> None:
+    """Is a run of four sites, the first with the data of the second, the simulator's to the bits?"""
+    files = [str(data[name]) for name in ("site-a", *SITES)]
+    result = fedstill.run(**KF, data=files, rounds=rounds, active=1.0, workers="inline", out=folder, name="s")
+    there, here = RunDir.open(home).latest()[0], RunDir.open(folder / "s").latest()[0]
     assert here is not None
     assert there is not None
     ours, theirs = dict(leaves(here.server)), dict(leaves(there.server))
+    assert ours.keys() == theirs.keys()
     assert max(float((ours[n].double() - theirs[n].double()).abs().max()) for n in ours if ours[n].numel()) <= 1e-6
+    assert RunDir.open(home).rows()[-1]["models"]["overall"]["amp"] == pytest.approx(result.last("overall")["amp"])
 
 
 @LONG
@@ -345,7 +357,7 @@ def test_an_endless_turn_blocks_neither_the_next_run_nor_the_end_of_a_site(
                 assert rows[0]["missing_sites"] == {}
         process = federation.processes["site-a"]
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(STARTS) == 0
         hub.stop(number)
     federation.kill("site-a")
     federation.start_site("site-a", sites_data["site-a"], "--public", str(sites_data["public"]))

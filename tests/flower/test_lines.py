@@ -4,7 +4,8 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,12 +89,40 @@ def test_a_body_that_drips_after_the_answer_does_not_keep_the_line(line: socket.
     assert closed(line, b"a")
 
 
-def test_a_line_that_is_used_stays_open(line: socket.socket) -> None:
-    """Five requests with pauses below the bound, in all longer than it."""
-    for _ in range(5):
-        line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        said = b""
-        while not said.endswith(b"ok"):
-            said += line.recv(1 << 16)
-            assert said
-        time.sleep(0.4 * WAIT)
+class Clock:
+    """An event loop's timers, and what of them is not cancelled; nothing is waited for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[SimpleNamespace] = []
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
+        made = SimpleNamespace(seconds=seconds, act=act, cancel=lambda: self.waiting.remove(made))
+        self.waiting.append(made)
+        return made
+
+
+def test_a_line_that_is_used_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One timer from the opening to the first head, none while a request is answered, a new one from its answer on."""
+    for name in ("connection_made", "data_received", "on_response_complete", "connection_lost"):
+        monkeypatch.setattr(lines.H11Protocol, name, lambda *given: None)
+    monkeypatch.setattr(lines.H11Protocol, "__init__", lambda *given, **named: None)
+    line: Any = lines.TimedProtocol()
+    line.loop, line.transport, line.cycle = Clock(), SimpleNamespace(abort=lambda: None), None
+    timers = line.loop.waiting
+
+    line.connection_made(line.transport)
+    (first,) = timers
+    assert (first.seconds, first.act) == (lines.HEAD, line.transport.abort)
+    line.data_received(b"GET")
+    assert timers == [first]  # no whole head yet
+    for _ in range(2):
+        line.cycle = SimpleNamespace(response_complete=False)
+        line.data_received(b"the end of a head")
+        assert timers == []
+        line.data_received(b"a piece of its body")
+        assert timers == []
+        line.on_response_complete()
+        assert len(timers) == 1
+        assert timers != [first]
+    line.connection_lost(None)
+    assert timers == []

@@ -4,6 +4,7 @@ import gzip
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,7 +137,7 @@ def served(hub: RogueHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> li
 
     thread = threading.Thread(target=life, daemon=True)
     thread.start()
-    assert done.wait(60), "the site hangs"
+    assert done.wait(600), "the site hangs"
     node.stop()
     thread.join(20)
     assert ended == []
@@ -256,6 +257,24 @@ def test_nobody_answers_for_another(tmp_path: Path) -> None:
     assert list(post.collect(100)) == []
     app.sender = 7
     assert list(post.collect(100)) == [(7, (b"head", None))]
+
+
+def test_a_question_whose_time_is_over_is_nobodys_failure(tmp_path: Path) -> None:
+    """Flower says of a question that was not answered in time that it is not there: that is no answer of the site's."""
+    from flwr.common.constant import ErrorCode
+
+    from fedstill.flower.audit import AuditLog
+    from fedstill.flower.post import Post, UnderWay
+
+    runtime = SimpleNamespace(PullObject=None, ConfirmMessageReceived=lambda request: None)
+    grid = SimpleNamespace(_runtime_client=runtime, node=None, run=SimpleNamespace(run_id=1))
+    post = Post(grid, tmp_path, AuditLog(tmp_path / "audit.jsonl"))
+    for code, found in ((ErrorCode.MESSAGE_UNAVAILABLE, []), (ErrorCode.NODE_UNAVAILABLE, ["offline since"])):
+        said = SimpleNamespace(has_error=lambda: True, error=Error(code))
+        parcel: Any = SimpleNamespace(id="", size=0, fetch=lambda pull, limit: True, message=lambda said=said: said)
+        post.under_way = {"question": UnderWay(7, parcel)}
+        assert [str(why)[:13] for _, why in post.collect(100)] == found
+        assert post.under_way == {}
 
 
 def test_a_parcel_has_no_more_objects_and_bytes_than_its_reader_takes() -> None:

@@ -1,5 +1,6 @@
 """A hub that asks for more than it should: the site's policy, and the door on the site's side."""
 
+import base64
 import json
 import os
 import re
@@ -23,7 +24,7 @@ pytest.importorskip("pydantic", reason="the deployed form needs the extra fedsti
 from fedstill.experiment.config import experiment
 from fedstill.experiment.setting import Setting
 from fedstill.flower import audit, signing
-from fedstill.flower.consent import approve
+from fedstill.flower.consent import approve, waiting_experiments
 from fedstill.flower.enrolment import deployable, settle
 from fedstill.flower.keys import make_person_key
 from fedstill.flower.messages import (
@@ -105,6 +106,7 @@ def method(**settings: Any) -> dict[str, Any]:
     [
         ({"method": method(batch=1, local_steps=1)}, "batch = 1"),
         ({"method": method(batch=8, local_steps=1)}, "a turn on 8 samples"),
+        ({"method": method(batch=95, epochs=1)}, "one sample would weigh 1/2 in a turn"),
         ({"method": {"name": "fedgen"}}, "fedavg only, not in fedgen"),
         ({"method": method(lr=5.0)}, "lr = 5.0"),
         ({"model": "os:abort"}, "code of the hub's choice"),
@@ -114,7 +116,7 @@ def method(**settings: Any) -> dict[str, Any]:
 def test_an_experiment_against_the_policy_is_refused_at_enrolment(
     site: Callable[..., Site], settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of one for one step would give the hub that very image."""
+    """A batch of one for one step would give the hub that very image; so would 95 samples, and one."""
     monkeypatch.setattr("os.abort", lambda: pytest.fail("the site called what the hub named"))
     here = site(methods=("fedavg",), settings={"lr": {"most": 0.5}})
     found = answer(here.answer(asked_to_enrol(**settings).dumps())[0])
@@ -213,7 +215,7 @@ def test_a_turn_that_is_ended_counts_too(site: Callable[..., Site]) -> None:
     hub = Hub(site(run_seconds=200))
     (file,) = (hub.site.state / "runs").glob("*/run.json")
     hub.task()
-    assert json.loads(file.read_text())["seconds"] < 60
+    assert json.loads(file.read_text())["seconds"] != 60
     ended = RunBook(ID, "x").with_turn(Policy(), 60.0, 10)
     assert ended.seconds == 60
     assert ended.with_turn(Policy(turn_seconds=5), 60.0, 10).seconds == 65
@@ -361,6 +363,10 @@ def test_a_signature_begins_one_run_only(site: Callable[..., Site], tmp_path: Pa
     assert isinstance(answer(here.answer(first.dumps())[0]), Enrolled)  # the same run goes on
     again = first.model_copy(update={"run_id": "f" * 32})
     assert "was begun before" in answer(here.answer(again.dumps())[0]).why  # type: ignore[union-attr]
+    other = signature[:-3] + chr(ord(signature[-3]) + 1) + "=="  # other letters for the same 64 bytes
+    assert base64.b64decode(other, validate=True) == base64.b64decode(signature)
+    again = again.model_copy(update={"signature": other})
+    assert "was begun before" in answer(here.answer(again.dumps())[0]).why  # type: ignore[union-attr]
     shutil.rmtree(here.state / "runs")  # an old run's folder, that --keep-days deleted
     assert "was begun before" in answer(here.answer(first.dumps())[0]).why  # type: ignore[union-attr]
 
@@ -374,7 +380,28 @@ def test_an_experiment_waits_for_approval(site: Callable[..., Site]) -> None:
         approve(here.state, "ffff")
     assert "approved for run r" in approve(here.state, number)
     assert isinstance(answer(here.answer(asked_to_enrol().dumps())[0]), Enrolled)
+    assert isinstance(answer(here.answer(asked_to_enrol().dumps())[0]), Enrolled)  # the same run goes on
     assert isinstance(answer(here.answer(asked_to_enrol(seed=5).dumps())[0]), Refusal)
+
+
+def test_an_approval_is_for_one_run_and_for_what_was_seen(site: Callable[..., Site], tmp_path: Path) -> None:
+    """The same experiment under another number waits again; two whose numbers begin alike are not mixed up."""
+    here = site(approval=True)
+    first = asked_to_enrol()
+    number = answer(here.answer(first.dumps())[0]).why.split()[1]  # type: ignore[union-attr]
+    (waits,) = (here.state / "waiting").iterdir()
+    assert f"{number}  " in waiting_experiments(here.state)
+    alike = waits.with_name(number + "0" * (64 - len(number)) + ".json")
+    alike.write_text(waits.read_text().replace('"seed"', '"sead"'))
+    with pytest.raises(UsageError, match="no single experiment"):
+        approve(here.state, number)
+    alike.unlink()
+    approve(here.state, number)
+    assert isinstance(answer(here.answer(first.dumps())[0]), Enrolled)
+    again = first.model_copy(update={"run_id": "f" * 32})
+    assert "waits for approval" in answer(here.answer(again.dumps())[0]).why  # type: ignore[union-attr]
+    approve(here.state, number)
+    assert isinstance(answer(here.answer(again.dumps())[0]), Enrolled)
 
 
 def test_a_reused_run_name_finds_no_old_state(site: Callable[..., Site]) -> None:
@@ -410,7 +437,7 @@ def test_a_turn_without_end_is_ended(sites_data: dict[str, Path], tmp_path: Path
     worker.start()
     try:
         endless = {"method": {"name": "fedavg", "epochs": 10**9}}
-        found = answer(worker.answer(asked_to_enrol(**endless).dumps(), None, 60, lambda: False)[0])
+        found = answer(worker.answer(asked_to_enrol(**endless).dumps(), None, 600, lambda: False)[0])
         assert isinstance(found, Enrolled)
         plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, **endless}))
         twins = {name: found.model_copy(update={"site": name}) for name in ("site-a", "twin-1", "twin-2")}
@@ -425,7 +452,7 @@ def test_a_turn_without_end_is_ended(sites_data: dict[str, Path], tmp_path: Path
             worker.answer(asked.dumps(), down, 600, lambda: next(calls) > 3)
         with pytest.raises(RunError, match="worker died"):
             worker.answer(asked.dumps(), down, 600, lambda: os.kill(worker.process.pid, signal.SIGKILL) is not None)
-        assert isinstance(answer(worker.answer(asked_to_enrol("next").dumps(), None, 60, lambda: False)[0]), Enrolled)
+        assert isinstance(answer(worker.answer(asked_to_enrol("next").dumps(), None, 600, lambda: False)[0]), Enrolled)
     finally:
         worker.stop()
 
@@ -472,9 +499,18 @@ def test_a_log_that_was_changed_is_found_out(tmp_path: Path) -> None:
         file.write_text("".join(spoilt))
         with pytest.raises(FedstillError, match=f"line {line} "):
             audit.verify(file)
-    file.write_text("".join(lines))
+    file.write_text("".join(lines) + lines[2][:30])  # cut off by a crash: the next entry stands on a line of its own
+    audit.AuditLog(file).write("more", sites=["site"] * 50_000)  # longer than what is read of the end at first
     audit.AuditLog(file).write("more")
-    assert audit.verify(file).lines == 4
+    assert (audit.verify(file).lines, audit.verify(file).cut) == (5, (4,))
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text(lines[0][:30])
+    audit.AuditLog(torn).write("more")
+    assert (audit.verify(torn).lines, audit.verify(torn).cut) == (1, (1,))
+    whole = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*whole[:1], "noise\n", *whole[2:]]))  # in an entry's place it hides nothing
+    with pytest.raises(FedstillError, match="line 3 was changed"):
+        audit.verify(file)
 
 
 def test_models_of_the_wrong_form_are_refused(site: Callable[..., Site]) -> None:

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import SITES, Answer
-from local_post import LocalPost, local_run
+from local_post import AVG, LocalPost, local_run
 from test_messages import sites_of
 
 pytest.importorskip("pydantic", reason="the deployed form needs the extra fedstill[flower]")
 
+from fedstill.core.errors import FedstillError, RunError
 from fedstill.experiment.config import experiment
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.enrolment import deployable
-from fedstill.flower.messages import Task, question
+from fedstill.flower.messages import Enrol, Task, question
 from fedstill.flower.serve import serve
 from fedstill.flower.site import Site
 
@@ -46,8 +47,6 @@ class Swapped(LocalPost):
 def run_with(
     sites: dict[str, Answer], folder: Path, takes_over: Callable[[int], Answer | None], rounds: int
 ) -> list[dict[str, Any]]:
-    from local_post import AVG
-
     post: Any = Swapped(sites, AuditLog(folder / "audit.jsonl"), takes_over)
     plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": rounds, "quarantine": 10**6}))
     return list(serve(post, "r", plan.plain(), folder, None, 1.0, lambda news: None).rows)
@@ -101,14 +100,28 @@ def test_a_clone_that_takes_the_line_in_the_middle_of_a_round_is_asked_who_it_is
                 self.sites[node] = ("site-b", clone)
                 self.silent = True
 
-    from local_post import AVG
-
     post: Any = Silenced({**sites, "site-b": first}, AuditLog(tmp_path / "runs" / "audit.jsonl"))
     plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": 2}))
     rows = list(serve(post, "r", plan.plain(), tmp_path / "runs", None, 1.0, lambda news: None).rows)
     assert [sorted(row["missing_sites"]) for row in rows] == [[], ["site-b"]]
     assert "older than the run" in rows[1]["missing_sites"]["site-b"]
     assert set(asked_of_clone) == {"enrol"}
+
+
+def test_a_site_that_takes_its_time_to_say_who_it_is_is_back_in_the_next_round(
+    sites_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub waits no moment for it, and hears it while it waits for the others: only the exam between is missed."""
+    monkeypatch.setattr("fedstill.flower.transport.LOOK", 0.0)
+    sites = sites_of(sites_data, tmp_path)
+    post: Any = Swapped(
+        sites, AuditLog(tmp_path / "audit.jsonl"), lambda round: sites["site-b"] if round == 0 else None
+    )
+    post.nodes = lambda: {n: (name, str(post.since * (name == "site-b"))) for n, (name, _) in post.sites.items()}
+    plan = deployable(experiment({**AVG, "clients": 3, "active": 1.0, "rounds": 3}))
+    rows = list(serve(post, "r", plan.plain(), tmp_path / "runs", None, 1.0, lambda news: None).rows)
+    assert [row["missing_sites"] for row in rows] == [{}, {}, {}]
+    assert [row["unexamined_sites"] for row in rows] == [["site-b"], [], []]
 
 
 def test_a_site_whose_data_changed_is_refused(sites_data: dict[str, Path], tmp_path: Path) -> None:
@@ -145,3 +158,76 @@ def test_a_run_of_an_old_name_starts_from_nothing(sites_data: dict[str, Path], t
         assert row["missing_sites"] == other["missing_sites"] == {}
         assert row["models"] == other["models"]
     assert len(list((tmp_path / SITES[0] / "runs").glob("r-*"))) == 2
+
+
+def test_a_run_that_did_not_begin_has_the_same_number_when_it_is_tried_again(
+    sites_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three sites come, and a person there consented; at the next try, when all are there, they know the run.
+
+    Another experiment under that name is another run. A hub that is killed while it writes the folder tries again, too.
+    """
+    runs, asked = tmp_path / "runs", []
+
+    def noted(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        if isinstance(question(head), Enrol):
+            asked.append(question(head).run_id)
+        return sites["site-a"](head, body)
+
+    sites = sites_of(sites_data, tmp_path)
+    two = {"site-a": noted, "site-b": sites["site-b"]}
+    for seed in (4, 5, 4):
+        with pytest.raises(RunError, match="only 2 of 3 sites came"):
+            local_run(two, runs, clients=3, seed=seed)
+    assert [asked.index(number) for number in asked] == [0, 1, 0]
+    with monkeypatch.context() as here:
+        here.setattr("fedstill.flower.serve.RunDir.create", lambda *_: {}["killed"])
+        with pytest.raises(KeyError, match="killed"):
+            local_run({**sites, "site-a": noted}, runs)
+    assert [row["missing_sites"] for row in local_run({**sites, "site-a": noted}, runs)] == [{}, {}]
+    assert set(asked[2:]) == {asked[0]}
+    (runs / "r" / "experiment.json").unlink()
+    with pytest.raises(RunError, match=r"lost its setting.json or experiment.json"):
+        local_run(sites, runs)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("setting.json", '"sites": ', '"sitez": '),
+        ("setting.json", '"sizes": [96', '"sizes": [97'),
+        ("setting.json", '"run_id": "', '"run_id": "x'),
+        ("setting.json", "{", ""),
+        ("sites.json", '"site-b": "', '"site-b": "0'),
+        ("sites.json", '"data"', '"date"'),
+        ("sites.json", "{", ""),
+        ("metrics.jsonl", '"client_seconds"', '"client_secondz"'),
+        ("metrics.jsonl", "{", ""),
+        ("experiment.json", "{", ""),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_said_in_one_line(
+    begun: Path, tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    """No honest site is left out for what the hub's own disk did, and nothing goes on to other bits."""
+    damaged = shutil.copytree(begun, tmp_path / "runs") / "r" / file
+    before = damaged.read_text()
+    assert old in before
+    damaged.write_text(before.replace(old, new, 1))
+    with pytest.raises(FedstillError, match="damaged") as said:
+        local_run(dict.fromkeys(SITES, nobody), tmp_path / "runs", rounds=3)
+    assert file in str(said.value)
+    assert str(said.value).isprintable()
+
+
+@pytest.fixture(scope="module")
+def begun(sites_data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of a hub, of which one has done two rounds."""
+    folder = tmp_path_factory.mktemp("begun")
+    local_run(sites_of(sites_data, folder), folder / "runs", rounds=2)
+    return folder / "runs"
+
+
+def nobody(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+    """A site that is never to be asked."""
+    raise AssertionError("a run with a damaged file asked a site")

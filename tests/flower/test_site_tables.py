@@ -57,3 +57,9 @@ def test_what_a_site_tells_of_its_table_can_be_read_before(tmp_path: Path) -> No
     assert "  age: mean 60, deviation 8.16497, 36 values" in lines
     assert "  sex: m, x" in lines
     assert "  classes: no, yes" in lines
+
+
+def test_large_numbers_are_no_reason_to_be_left_out(tmp_path: Path) -> None:
+    """Incomes of tens of millions: mean 25,000,000."""
+    rich = A.replace("age", "income").replace("0,f", "0000000,f").replace("0,m", "0000000,m")
+    assert enrolled(tmp_path, "a", rich)[1].summary.measured_mean == pytest.approx([25e6])

@@ -81,7 +81,7 @@ class Seen:
 
     def run(self, folder: Path, **settings: Any) -> list[dict[str, Any]]:
         answers = {name: self.asked(name) for name in self.sites}
-        return local_run(answers, folder, **{**SECURE, "deadline": 60.0, **settings})
+        return local_run(answers, folder, **{**SECURE, **settings})
 
 
 def ended(folder: Path) -> Any:

@@ -31,6 +31,7 @@ from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import app_bundle
 from fedstill.flower.control import HubClient, deploy
 from fedstill.flower.keeping import backup, forget, shrunk
+from fedstill.flower.keyring import KeyRing
 from fedstill.flower.keys import make_kit
 from fedstill.flower.private import warn_if_readable
 from fedstill.flower.site_health import SiteHealth, served
@@ -177,6 +178,47 @@ def test_a_hubs_folder_is_copied_whole_while_it_is_used(tmp_path: Path) -> None:
         backup(tmp_path, tmp_path / "other.tar")
 
 
+def test_a_folder_is_packed_while_its_files_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is gone when its turn comes, one is taken by a shorter one of its name: both copies are whole."""
+    home = tmp_path / "hub"
+    run = home / "runs" / "demo"
+    run.mkdir(parents=True)
+    Door(home)
+    for name in ("experiment.json", "gone", "replaced"):
+        (run / name).write_text('{"seed": 1}')
+    real = tarfile.TarFile.gettarinfo
+
+    def meanwhile(tar: tarfile.TarFile, name: Any = None, arcname: Any = None, fileobj: Any = None) -> Any:
+        made = real(tar, name, arcname, fileobj)
+        if str(arcname).endswith("experiment.json"):
+            (run / "gone").unlink(missing_ok=True)
+        if str(arcname).endswith("replaced"):
+            (run / "draft").write_text("")
+            (run / "draft").replace(run / "replaced")
+        return made
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", meanwhile)
+    backup(home, tmp_path / "copy.tar")
+    with tarfile.open(tmp_path / "copy.tar") as tar:
+        names = {name for name in tar.getnames() if name.startswith("runs/demo/")}
+    assert names == {"runs/demo/experiment.json", "runs/demo/replaced"}
+
+
+def test_a_damaged_file_of_a_hubs_own_is_a_line(tmp_path: Path) -> None:
+    """Tokens: whoever holds one is told, and the keeper goes on. Keys: the hub does not start, and lets nobody in."""
+    door = Door(tmp_path)
+    token = door.tokens.make("bob", "read", 1)
+    for spoilt in ("{", "[1]", json.dumps({key: {} for key in json.loads(door.tokens.file.read_text())})):
+        door.tokens.file.write_text(spoilt)
+        status, said = door.ask("/fedstill/hub", headers={"X-Fedstill-Token": token})
+        assert (status, "tokens.json: damaged" in json.loads(said)["detail"]) == (500, True)
+        assert door.with_token("/fedstill/hub", door.tokens.keeper) == 200
+    for spoilt in ("{", "[]", "{}", '{"revoked": [], "allowed": {"site-a": "xyz"}}'):
+        door.ring.file.write_text(spoilt)
+        with pytest.raises(FedstillError, match=r"keys\.json: damaged"):
+            KeyRing(tmp_path, {})
+
+
 def test_old_runs_are_forgotten_and_new_ones_kept(tmp_path: Path) -> None:
     """Thirty days: a run last written to 31 days ago goes, one with a single newer file stays; both are in the log."""
     log = AuditLog(tmp_path / "audit.jsonl")
@@ -318,4 +360,6 @@ def test_deploy_with_other_settings_under_a_running_name_is_refused(tmp_path: Pa
     hub.plan = {**AVG, "rounds": 5}
     with pytest.raises(UsageError, match="run r is under way with seed = 4, not 9"):
         deploy(hub, "r", {**AVG, "rounds": 7, "seed": 9}, tmp_path, 1.0, lambda news: None)
+    with pytest.raises(UsageError, match=r"run r is under way with method\.lr = 0\.05, not 0\.5"):
+        deploy(hub, "r", {**AVG, "method": {**AVG["method"], "lr": 0.5}}, tmp_path, 1.0, lambda news: None)
     assert deploy(hub, "r", {**AVG, "rounds": 7}, tmp_path, 1.0, lambda news: None) == tmp_path / "r"

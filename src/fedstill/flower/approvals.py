@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.record import write
+from fedstill.flower.private import whole
 from fedstill.flower.runbook import consented_part, digest
 
 
@@ -32,4 +33,5 @@ class Approvals:
         return not set(self._read().get(number(run, settings), [])) - {starter}
 
     def _read(self) -> dict[str, list[str]]:
-        return dict(json.loads(self.file.read_text())) if self.file.exists() else {}
+        with whole(self.file):
+            return dict(json.loads(self.file.read_text())) if self.file.exists() else {}

@@ -36,8 +36,9 @@ def train(grid: Grid, context: Context) -> None:
     code = frozenset(json.loads(os.environ.get("FEDSTILL_CODE", "[]")))
     try:
         with importing_only(code):  # whoever may start a run may not run code of their own here
+            run = str(order["run"])
             result = serve(
-                Post(grid, runs, audit), str(order["run"]), json.loads(str(order["experiment"])), runs, public,
+                Post(grid, runs, audit, run), run, json.loads(str(order["experiment"])), runs, public,
                 float(order["wait"]), tell, str(order["signature"]),
             )  # fmt: skip
     except FedstillError as error:

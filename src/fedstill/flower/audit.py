@@ -24,10 +24,11 @@ BURST = 20
 
 @dataclass(frozen=True)
 class Verified:
-    """A log that holds: how many lines it has, and the hash of the last."""
+    """A log that holds: how many entries it has, the hash of the last, and the lines that a crash cut off."""
 
     lines: int
     last: str
+    cut: tuple[int, ...] = ()
 
 
 class AuditLog:
@@ -63,28 +64,39 @@ class AuditLog:
 
 
 def verify(path: Path) -> Verified:
-    """Check every line of a log against the one before; raises `DataError` naming the first that does not hold."""
-    before, number = BEGINNING, 0
-    for number, entry in enumerate(entries(path), 1):
+    """Check every line of a log against the one before; raises `DataError` naming the first that does not hold.
+
+    A line that is no entry was cut off by a crash if the log goes on after it from the entry before.
+    """
+    before, count, cut, number = BEGINNING, 0, [], 0
+    for number, entry in _lines(path):
+        if entry is None:
+            cut.append(number)
+            continue
         claimed = entry.pop("hash", None)
         if entry.get("before") != before or claimed != _hash(entry):
             raise DataError(f"{path}: line {number} was changed, or lines before it are missing")
-        before = str(claimed)
-    return Verified(number, before)
+        before, count = str(claimed), count + 1
+    if cut and cut[-1] == number:
+        raise DataError(f"{path}: line {number} is no entry of a log")
+    return Verified(count, before, tuple(cut))
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """The log's entries, one a line."""
+    """The log's entries, one a line; lines that are none are left out."""
+    return (entry for _, entry in _lines(path) if entry is not None)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The lines' numbers and entries, None where a line is no entry."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
                     entry = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     entry = None
-                if not isinstance(entry, dict):
-                    raise DataError(f"{path}: line {number} is no entry of a log")
-                yield entry
+                yield number, entry if isinstance(entry, dict) else None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
 
@@ -95,17 +107,22 @@ def _hash(entry: dict[str, Any]) -> str:
 
 def _last_hash(file: Any) -> str:
     """The hash in the last line; a line that was cut off by a crash is closed and stays as it is."""
-    size = file.seek(0, os.SEEK_END)
-    if not size:
-        return BEGINNING
-    file.seek(max(0, size - (1 << 16)))
-    tail = file.read()
-    if not tail.endswith(b"\n"):
+    size, read = file.seek(0, os.SEEK_END), 1 << 16
+    while True:
+        file.seek(max(0, size - read))
+        tail = file.read()
+        found = next(filter(None, map(_hash_in, reversed(tail.splitlines()))), None)
+        if found is not None or read >= size:
+            break
+        read *= 8  # a line longer than that
+    if tail and not tail.endswith(b"\n"):
         file.write(b"\n")
-    lines = tail.splitlines()
-    for line in reversed(lines):
-        try:
-            return str(json.loads(line)["hash"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return BEGINNING
+    return found or BEGINNING
+
+
+def _hash_in(line: bytes) -> str | None:
+    """The hash in a whole line."""
+    try:
+        return str(json.loads(line)["hash"])
+    except (ValueError, KeyError, TypeError):
+        return None

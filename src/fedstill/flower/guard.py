@@ -13,18 +13,19 @@ import secrets
 import tarfile
 import tempfile
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import IO, Any
 
-from fedstill.core.errors import FedstillError
+from fedstill.core.errors import FedstillError, RunError
 from fedstill.flower.allowance import Allowances
-from fedstill.flower.api.requests import announced, started_order, was_taken
-from fedstill.flower.approvals import Approvals
+from fedstill.flower.api.requests import announced, started_order, stopped_run, was_taken
+from fedstill.flower.approvals import Approvals, number
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import is_ours
 from fedstill.flower.health import Health
+from fedstill.flower.keeping import pack
 from fedstill.flower.keyring import KeyRing
 from fedstill.flower.messages import checked_name, readable
 from fedstill.flower.peer import owner, tells_owners
@@ -103,7 +104,10 @@ class Guard:
             await self.app(scope, receive, send)
             return
         try:
-            await self._admit(scope, receive, send)
+            try:
+                await self._admit(scope, receive, send)
+            except RunError as error:  # a damaged file of the hub's own
+                raise Refused(500, str(error)) from None
         except Refused as refused:
             self.health.count("refused")
             self.audit.refusal(path=readable(scope["path"], 100), status=refused.status, why=str(refused))
@@ -112,8 +116,8 @@ class Guard:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         headers = {name.lower(): value for name, value in scope["headers"]}
-        names = [name.lower() for name, _ in scope["headers"]]
-        if any(names.count(name) > 1 for name in names if name == TOKEN or name.startswith(b"flwr-")):
+        names = Counter(name.lower() for name, _ in scope["headers"])
+        if any(times > 1 for name, times in names.items() if name == TOKEN or name.startswith(b"flwr-")):
             raise Refused(400, "a credential that comes twice")  # Flower might read the other one
         if path == "/fedstill/health":
             await _answer(send, 200, self.health.state(), b"application/json")
@@ -144,10 +148,11 @@ class Guard:
             raise Refused(401, f"the hub's token is needed, with the role {role} (fedstill deploy --token)")
         body = await self._body(holder, headers, receive)
         if path in ROLES:
-            if path == "/v1/control/start-run":
-                self._startable(body, holder)
+            facts: dict[str, Any] = self._startable(body, holder) if path == "/v1/control/start-run" else {}
+            if path == "/v1/control/stop-run":
+                facts = {"number": stopped_run(body)}
             if role != "read":
-                self.audit.write(path.rpartition("/")[2], by=holder)
+                self.audit.write(path.rpartition("/")[2], by=holder, **facts)
             await self.app(scope, _again(body, receive), send)
         elif path == "/fedstill/hub" and not self.ready.is_set():
             raise Refused(503, "the hub is starting")
@@ -156,7 +161,9 @@ class Guard:
         elif path == "/fedstill/metrics":
             await _answer(send, 200, self.health.prometheus(self.runs), b"text/plain; version=0.0.4")
         elif path.startswith("/fedstill/runs/"):
-            await self._give(path.removeprefix("/fedstill/runs/"), send)
+            folder = self._run(path.removeprefix("/fedstill/runs/"))
+            self.audit.write("run fetched", run=folder.name, by=holder)
+            await self._give(folder, send)
         elif path.startswith("/fedstill/plans/"):
             folder = self._run(path.removeprefix("/fedstill/plans/"))
             try:
@@ -171,17 +178,21 @@ class Guard:
         else:
             raise Refused(404, "no such thing here")
 
-    def _startable(self, body: bytes, holder: str) -> None:
-        """Refuse to start anything but fedstill's own app, or what nobody else approved where that is asked for."""
+    def _startable(self, body: bytes, holder: str) -> dict[str, str]:
+        """What is to be started, for the log: refused where it is anything but fedstill's own app.
+
+        Refused too is what nobody else approved where that is asked for.
+        """
         if not is_ours(body):
             raise Refused(400, "only fedstill's own app is run here: deploy with the hub's version of fedstill")
-        if self.approvals is not None and holder != KEEPER:
-            try:
-                run, settings = started_order(body)
-            except FedstillError as error:
-                raise Refused(400, str(error)) from None
-            if self.approvals.missing(run, settings, holder):
-                raise Refused(403, f"run {run} waits for another person's approval (fedstill deploy --approve)")
+        try:
+            run, settings = started_order(body)
+        except FedstillError as error:
+            raise Refused(400, str(error)) from None
+        missing = self.approvals is not None and self.approvals.missing(run, settings, holder)
+        if missing and holder != KEEPER:
+            raise Refused(403, f"run {run} waits for another person's approval (fedstill deploy --approve)")
+        return {"run": readable(run, 100), "experiment": number(run, settings)}
 
     def _approve(self, body: bytes, holder: str) -> Any:
         """Enter a person's approval of an experiment."""
@@ -276,9 +287,8 @@ class Guard:
             raise Refused(404, f"no run {run} here")
         return folder
 
-    async def _give(self, run: str, send: Send) -> None:
+    async def _give(self, folder: Path, send: Send) -> None:
         """A run's folder as a tar file."""
-        folder = self._run(run)
         with tempfile.TemporaryFile() as file:
             await asyncio.to_thread(_packed, folder, file)  # the sites' requests go on meanwhile
             size = file.tell()
@@ -292,7 +302,7 @@ class Guard:
 def _packed(folder: Path, file: IO[bytes]) -> None:
     """Write a run's folder into a tar file, hidden files left out."""
     with tarfile.open(fileobj=file, mode="w") as tar:
-        tar.add(folder, arcname=folder.name, filter=lambda entry: None if "/." in entry.name else entry)
+        pack(tar, folder, folder.name, lambda name: "/." in name)
 
 
 def _local(scope: Scope) -> bool:

@@ -82,6 +82,7 @@ def hub(
             secret,
             http=TimedProtocol,
             ws="none",
+            proxy_headers=False,  # whom a request says it comes from is nobody's word: the guard asks the system
             limit_concurrency=CONNECTIONS,
             h11_max_incomplete_event_size=LARGEST_HEAD,
         )

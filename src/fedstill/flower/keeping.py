@@ -1,5 +1,6 @@
 """What is kept, and for how long: copies of a hub's folder, and the end of old runs."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -36,23 +37,36 @@ def backup(home: Path, target: Path) -> int:
                 old.backup(new)
         file = os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         with file, tarfile.open(fileobj=file, mode="w") as tar:
-            for path in sorted(home.iterdir()):
-                if path.name not in {DATABASE, *LEFT_OUT}:
-                    tar.add(path, path.name, filter=lambda entry: None if ".answers" in entry.name else entry)
+            pack(tar, home, "", lambda name: not {DATABASE, *LEFT_OUT}.isdisjoint(name.split("/")))
             if copy.exists():
                 tar.add(copy, DATABASE)
     return target.stat().st_size
+
+
+def pack(tar: tarfile.TarFile, folder: Path, name: str, left_out: Callable[[str], bool]) -> None:
+    """Add a folder that is written to meanwhile under this name; what is gone when its turn comes is left out."""
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        inside = f"{name}/{path.relative_to(folder)}".removesuffix("/.").removeprefix("/")
+        if not inside or left_out(f"/{inside}"):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if not path.is_file():
+                tar.add(path, inside, recursive=False)
+                continue
+            with path.open("rb") as file:  # opened first: another may take its name, of another size
+                tar.addfile(tar.gettarinfo(arcname=inside, fileobj=file), file)
 
 
 def forget(runs: Path, days: float, audit: AuditLog) -> list[str]:
     """Delete the folders of runs in which nothing was written for so many days; their names."""
     gone = []
     for folder in sorted(path for path in runs.glob("*") if path.is_dir() and not path.name.startswith(".")):
-        newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-        if newest < time.time() - days * DAY:
-            shutil.rmtree(folder)
-            audit.write("run forgotten", run=folder.name, days=days)
-            gone.append(folder.name)
+        with contextlib.suppress(OSError):  # it is being written to, or cannot be deleted: tomorrow again
+            newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+            if newest < time.time() - days * DAY:
+                shutil.rmtree(folder)
+                audit.write("run forgotten", run=folder.name, days=days)
+                gone.append(folder.name)
     return gone
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedstill.core.errors import UsageError
 from fedstill.core.record import write
 from fedstill.flower.api import requests
+from fedstill.flower.private import whole
 
 
 class KeyRing:
@@ -15,9 +16,10 @@ class KeyRing:
     def __init__(self, home: Path, allowed: Mapping[str, bytes]) -> None:
         """Let in exactly the keys of `allowed`, or, where none is named, those let in before."""
         self.file = home / "keys.json"
-        known = json.loads(self.file.read_text()) if self.file.exists() else {"allowed": {}, "revoked": []}
-        self.revoked: set[str] = set(known["revoked"])
-        self.names: dict[bytes, str] = {bytes.fromhex(key): name for name, key in known["allowed"].items()}
+        with whole(self.file):
+            known = json.loads(self.file.read_text()) if self.file.exists() else {"allowed": {}, "revoked": []}
+            self.revoked: set[str] = set(known["revoked"])
+            self.names: dict[bytes, str] = {bytes.fromhex(key): name for name, key in known["allowed"].items()}
         if allowed:
             self.names = {}
             for name, key in allowed.items():
@@ -49,8 +51,8 @@ class KeyRing:
 
     def signer(self, headers: Mapping[bytes, bytes]) -> str | None:
         """The name of the site that signed a request's headers just now; None where nobody who is let in did."""
-        key = requests.signing_key(headers)
-        return None if key is None else self.names.get(key)
+        key = requests.signing_key(headers, self.names)
+        return None if key is None else self.names[key]
 
     def _write(self) -> None:
         allowed = {name: key.hex() for key, name in self.names.items()}

@@ -39,8 +39,8 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 Round = Annotated[int, Field(ge=0, le=10**7)]
 Client = Annotated[int, Field(ge=0, le=10**6)]
 Seconds = Annotated[float, Field(ge=0, le=10**7)]
-Level = Annotated[float, Field(ge=-1e6, le=1e6)]
-"""A pixel's value, or a mean or deviation of such."""
+Level = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""A pixel's or a column's value, or a mean or deviation of such: squares of them are finite. See `caps.far_ones`."""
 LARGEST_SAMPLE = 1 << 26
 """Numbers in one sample."""
 MOST_CLASSES = 10_000

@@ -4,6 +4,7 @@ Written by the site's keeper in `policy.toml`, checked at enrolment and again be
 a file the defaults below hold.
 """
 
+import math
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -50,7 +51,7 @@ class Policy(BaseModel):
     code: tuple[str, ...] = ()
     """Code outside fedstill that an experiment may name (`package.module:Name`); it must be installed here."""
     least_batch: Annotated[int, Field(ge=1)] = 8
-    """A batch of one sample gives the hub that sample."""
+    """A batch of one sample gives the hub that sample; nor may a small last batch let one weigh more in a turn."""
     least_steps: Annotated[int, Field(ge=1)] = 1
     least_samples: Annotated[int, Field(ge=1)] = 32
     """Samples that a turn must see, all batches together."""
@@ -140,6 +141,11 @@ class Policy(BaseModel):
         seen = min(samples, steps * method.batch)
         if seen < self.least_samples:
             return f"a turn on {seen} samples: this site's policy asks for {self.least_samples} at least"
+        if (hidden := hidden_among(samples, method.batch, steps)) < self.least_batch:
+            return (
+                f"batch = {method.batch}: the last batch of {samples} samples is so small that one sample would weigh "
+                f"1/{hidden} in a turn; this site's policy asks for 1/{self.least_batch} at most"
+            )
         return None
 
     def seconds_of(self, deadline: float) -> float:
@@ -153,8 +159,9 @@ class Policy(BaseModel):
         lines = [
             "What this site refuses, by its policy:",
             f"  experiments         other than {named}" + (f"; settings other than {bounds}" if bounds else ""),
-            f"                      batches below {self.least_batch}, turns below {self.least_steps} steps or "
-            f"{self.least_samples} samples, rounds of fewer than {self.least_sites} sites",
+            f"                      batches below {self.least_batch}, turns of which one sample is more than "
+            f"1/{self.least_batch}, turns below {self.least_steps} steps or",
+            f"                      {self.least_samples} samples, rounds of fewer than {self.least_sites} sites",
             f"  turns               longer than {self.turn_seconds:g} s or with more than {self.turn_bytes:,} bytes "
             f"either way; more than {self.turns_per_run:,} in a run",
             f"  exams               of more than {self.models_per_exam} models, more than {self.exams_per_round} in a "
@@ -178,6 +185,25 @@ class Policy(BaseModel):
         if self.approval:
             lines.append("  unapproved          experiments that no person here approved (fedstill site approve)")
         return "\n".join(lines)
+
+
+def hidden_among(samples: int, batch: int, steps: int) -> int:
+    """Among how many a turn hides one sample: it has at most one such part of all that the turn's batches weigh.
+
+    A batch's samples share one step. The last batch of an epoch may be small, and who is in it has a larger share: of
+    100 samples in batches of 99 the last one counts as much as the others together.
+
+    >>> hidden_among(100, 20, steps=2), hidden_among(100, 20, steps=5), hidden_among(100, 20, steps=50)
+    (40, 100, 100)
+    >>> hidden_among(100, 99, steps=2), hidden_among(100, 99, steps=20)
+    (2, 18)
+    """
+    of_epoch = math.ceil(samples / batch)
+    if steps < of_epoch:
+        return steps * batch
+    smallest = samples - (of_epoch - 1) * batch
+    most = 1 / smallest + (steps / of_epoch - 1) / batch  # who is in the small batch once is elsewhere next time
+    return round(steps / most)
 
 
 def read_policy(path: Path | None, only: tuple[str, ...] = ()) -> Policy:

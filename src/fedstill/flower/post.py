@@ -9,21 +9,24 @@ from flwr.app import Message
 
 from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import allow
-from fedstill.flower.api.grid import HUB, AppMessages, NodeGone
+from fedstill.flower.api.grid import HUB, AppMessages, Expired, NodeGone
 from fedstill.flower.api.parcels import Parcel
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.content import SMALL, attachment, packed, unpacked
 
 AWAY = "offline"
 GONE = "offline since the middle of the round"
+INTRODUCTION = "query"
+"""The kind of message that asks a node who it is."""
 
 
 @dataclass
 class UnderWay:
-    """A message under way: to which node, and what has come of its answer so far."""
+    """A message under way: to which node, what has come of its answer so far, and its kind."""
 
     node: int
     parcel: Parcel | None = None
+    kind: str = ""
 
 
 Collected = tuple[bytes, bytes | None] | FedstillError
@@ -33,10 +36,12 @@ Collected = tuple[bytes, bytes | None] | FedstillError
 class Post:
     """Sends messages to Flower nodes and collects the answers, never more of one than was expected."""
 
-    def __init__(self, grid: Any, runs: Path, audit: AuditLog) -> None:
+    def __init__(self, grid: Any, runs: Path, audit: AuditLog, run: str = "") -> None:
         self.app = AppMessages(grid)
         self.runs = runs
         self.audit = audit
+        self.run = run
+        """Its name, for the log."""
         self.names: dict[int, str] = {}
         self.allowed = 0
         self.under_way: dict[str, UnderWay] = {}
@@ -60,14 +65,14 @@ class Post:
             Message(packed(head, attached), node, kind, ttl=seconds, group_id=group) for node, head in heads.items()
         ]
         sites = [self.names.get(node, str(node)) for node in heads]
-        self.audit.write("sent", kind=kind, round=group, sites=sites, bytes=len(body or b""))
+        self.audit.write("sent", run=self.run, kind=kind, round=group, sites=sites, bytes=len(body or b""))
         for node, number in zip(heads, self.app.push(messages), strict=True):
             if number:
-                self.under_way[number] = UnderWay(node)
+                self.under_way[number] = UnderWay(node, kind=kind)
 
     def forget(self) -> None:
-        """Stop waiting for whatever has not come, and throw away what came of it."""
-        for node in {message.node for message in self.under_way.values()}:
+        """Stop waiting for whatever has not come, and throw away what came of it; introductions are still welcome."""
+        for node in {message.node for message in self.under_way.values() if message.kind != INTRODUCTION}:
             self.drop(node)
 
     def drop(self, node: int) -> None:
@@ -93,10 +98,15 @@ class Post:
         for number, message in list(self.under_way.items()):
             if message.parcel is None:
                 continue
-            collected = self._read(message.parcel, limit)
+            try:
+                collected = self._read(message.parcel, limit)
+            except Expired:  # whoever waits for it knows the time by itself
+                del self.under_way[number]
+                continue
             if collected is not None:
                 del self.under_way[number]
-                self.audit.write("received", site=self.names.get(message.node, ""), bytes=message.parcel.size)
+                site = self.names.get(message.node, "")
+                self.audit.write("received", run=self.run, site=site, bytes=message.parcel.size)
                 yield message.node, collected
 
     def _read(self, parcel: Parcel, limit: int) -> Collected | None:
@@ -105,5 +115,7 @@ class Post:
             return None if content is None else unpacked(content)
         except NodeGone:
             return FedstillError(GONE)
+        except Expired:
+            raise
         except FedstillError as error:
             return FedstillError(f"refused: its answer: {error}")

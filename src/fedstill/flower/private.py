@@ -3,7 +3,12 @@
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from fedstill.core.errors import RunError
+from fedstill.flower.messages import readable
 
 
 def private_folder(path: Path) -> Path:
@@ -13,6 +18,15 @@ def private_folder(path: Path) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     return home
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[None]:
+    """Read a file of a hub's own inside: where it is not what the hub wrote, that is said in one line."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(f"{file.name}: damaged ({readable(repr(error))}); bring it back from a copy") from None
 
 
 def warn_if_readable(key: Path) -> None:

@@ -8,7 +8,7 @@ from fedstill.core.errors import FedstillError
 from fedstill.flower.allowance import ENROLMENT
 from fedstill.flower.enrolment import introduced
 from fedstill.flower.messages import FORMAT, Enrol, Enrolled, Refusal, answer, readable
-from fedstill.flower.post import Collected, Post
+from fedstill.flower.post import INTRODUCTION, Collected, Post
 
 POLL = 0.2
 ANSWERED = 600.0
@@ -37,6 +37,8 @@ class Roster:
         self.refused: dict[str, str] = {}
         self.remembered: dict[str, Remembered] = {}
         self.since: dict[int, str] = {}
+        self.asked: dict[int, str] = {}
+        """By node, since when it was there when it was last asked who it is."""
         self.answered: dict[int, str] = {}
         self.online: dict[int, tuple[str, str]] = {}
 
@@ -71,9 +73,7 @@ class Roster:
         wanted = list(wanted)
         if not waiting or (wanted and all(self.node(site) is not None for site in wanted)):
             return
-        asked = {message.node for message in self.post.under_way.values()}
-        if new := waiting - asked:
-            self.post.send(dict.fromkeys(sorted(new), self.question), None, "query", ANSWERED)
+        self._ask(sorted(waiting))
         until = time.monotonic() + seconds
         while waiting and time.monotonic() < until:
             for node, collected in self.post.collect(ENROLMENT):
@@ -84,8 +84,17 @@ class Roster:
     def ask_again(self, node: int, online: dict[int, tuple[str, str]]) -> None:
         """Ask a node that left and came back who it is now; its answer is to be given to `hear`."""
         self.online = online
-        self.post.drop(node)
-        self.post.send({node: self.question}, None, "query", ANSWERED)
+        self._ask([node])
+
+    def _ask(self, nodes: list[int]) -> None:
+        """Ask nodes who they are, unless they have that question already: one that left since has forgotten it."""
+        have = {message.node for message in self.post.under_way.values()}
+        new = [node for node in nodes if node not in have or self.asked.get(node) != self.online[node][1]]
+        for node in new:
+            self.post.drop(node)
+            self.asked[node] = self.online[node][1]
+        if new:
+            self.post.send(dict.fromkeys(new, self.question), None, INTRODUCTION, ANSWERED)
 
     def hear(self, node: int, collected: Collected) -> None:
         """A node's introduction: it is enrolled, or refused."""

@@ -73,11 +73,10 @@ class RunBook:
             raise FedstillError("a task of another experiment than the one this site enrolled for")
         if active < self.active:
             raise FedstillError(f"rounds of {active} sites: this site enrolled for rounds of {self.active}")
-        rest = {key: value for key, value in asdict(setting).items() if key != "experiment"}
-        rest["clients"] = setting.experiment.get("clients")
-        if self.setting and digest(rest) != self.setting:
+        fixed = digest(fixed_part(setting))
+        if self.setting and fixed != self.setting:
             raise FedstillError("a task with another setting than this run began with")
-        return replace(self, setting=digest(rest))
+        return replace(self, setting=fixed)
 
     def with_turn(self, policy: Policy, deadline: float, received: int) -> "RunBook":
         """The book with one more turn begun, of so many seconds at most; refused where the policy allows no more."""
@@ -191,6 +190,12 @@ def _own_settings(wrapper: Any) -> Any:
     return {k: v for k, v in wrapper.items() if k not in DERIVED} if isinstance(wrapper, Mapping) else wrapper
 
 
+def fixed_part(setting: Setting) -> dict[str, Any]:
+    """What is fixed by a run's first task beside the experiment: who takes part with what, and how samples are cast."""
+    rest = {key: value for key, value in asdict(setting).items() if key != "experiment"}
+    return {**rest, "clients": setting.experiment.get("clients")}
+
+
 def consented_part(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a person signs or approves: all that is fixed at enrolment, for how many rounds and of how many sites."""
     return {**agreed_part(settings), "rounds": settings.get("rounds"), "clients": settings.get("clients")}
@@ -198,9 +203,15 @@ def consented_part(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def disagreement(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first setting, of those fixed at enrolment, in which two experiments differ: in words, or None."""
-    old, new = agreed_part(before), agreed_part(now)
-    differ = (key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))
-    return next((f"{key} = {old.get(key)!r}, not {new.get(key)!r}" for key in differ), None)
+    old: Any = agreed_part(before)
+    new: Any = agreed_part(now)
+    if old == new:
+        return None
+    path: list[str] = []
+    while isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("name") == new.get("name"):
+        path.append(next(key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)))
+        old, new = old.get(path[-1]), new.get(path[-1])
+    return f"{readable('.'.join(path))} = {old!r}, not {new!r}"
 
 
 def digest(value: Any) -> str:

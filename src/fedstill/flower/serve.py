@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import DataError, RunError, UsageError
 from fedstill.core.loop import Round
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf
@@ -18,19 +18,21 @@ from fedstill.experiment.examine import row_of
 from fedstill.experiment.lock import writing
 from fedstill.experiment.metrics import Scorer
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import Checkpoint, RunDir
+from fedstill.experiment.rundir import METRICS, Checkpoint, RunDir
 from fedstill.experiment.setting import Setting
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Watcher
-from fedstill.flower.enrolment import checksum, deployable, misnamed, odd_ones, public_set, settle
-from fedstill.flower.messages import Marks, checked_name
+from fedstill.flower.enrolment import checksum, deployable, misnamed, odd_ones, public_set, read_setting, settle
+from fedstill.flower.messages import Marks, checked_name, readable
 from fedstill.flower.post import Post
 from fedstill.flower.roster import Remembered, Roster
-from fedstill.flower.runbook import disagreement
+from fedstill.flower.runbook import agreed_part, digest, disagreement, fixed_part
 from fedstill.flower.sums_hub import summed
 from fedstill.flower.transport import FlowerTransport
 
 Tell = Callable[[Mapping[str, Any]], None]
+NUMBERS = ".numbers.json"
+"""In a run's folder: the number of each experiment that was tried under its name."""
 
 
 def serve(
@@ -51,10 +53,9 @@ def serve(
     folder = runs / checked_name("run", run)
     folder.mkdir(parents=True, exist_ok=True)
     with writing(folder, wait=15), one_thread():  # the one before may be about to end
-        known = folder / "setting.json"
-        setting = Setting.read(known.read_text()) if known.exists() else None
-        run_id = secrets.token_hex(16) if setting is None else setting.run_id
+        setting = _begun(folder)
         plan = deployable(experiment(settings))
+        run_id = _number(folder, plan) if setting is None else setting.run_id
         roster = Roster(post, run, run_id, json.dumps(plan.plain()), signature)  # the very plan that was signed
         if setting is None:
             enrolled = _enrolled(roster, plan, public, wait, tell)
@@ -71,6 +72,36 @@ def serve(
         return _train(post, roster, setting, folder, public, tell)
 
 
+def _begun(folder: Path) -> Setting | None:
+    """The setting of a run that has begun here, None where it has not."""
+    file = folder / "setting.json"
+    if not file.exists() or not (folder / "experiment.json").exists():  # which is written last
+        if (folder / METRICS).exists():
+            raise RunError(f"{folder}: holds a run that was not deployed, or lost its setting.json or experiment.json")
+        return None
+    try:
+        setting = read_setting(file.read_text(errors="replace"))
+        kept = RunDir.open(folder).read("sites.json")
+        if kept["sha256"] != digest([kept["data"], fixed_part(setting)]):
+            raise ValueError("their checksum does not match")
+    except (DataError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{file} or sites.json: damaged ({readable(str(error))})") from None
+    return setting
+
+
+def _number(folder: Path, plan: Experiment) -> str:
+    """The unguessable number of a run that has not begun: at every try the same, so that sites know it again.
+
+    Some may have enrolled when others did not come, and a person's consent is good for one number.
+    """
+    tried, agreed = RunDir(folder), digest(agreed_part(plan.plain()))
+    numbers: dict[str, str] = tried.read(NUMBERS) or {}
+    if agreed not in numbers:
+        numbers[agreed] = secrets.token_hex(16)
+        tried.write(NUMBERS, numbers)
+    return numbers[agreed]
+
+
 def _capped(setting: Setting) -> str:
     """Who counts for less than it claims."""
     less = [
@@ -83,11 +114,14 @@ def _capped(setting: Setting) -> str:
 
 def _remembered(folder: Path, setting: Setting) -> dict[str, Remembered]:
     """What the hub knows of the sites from earlier in the run: their data's checksums, and their last turns."""
-    digests = RunDir.open(folder).read("sites.json") or {}
-    known = {site: Remembered(digests.get(site, "")) for site in setting.sites}
-    for row in RunDir.open(folder).rows():
-        for client in row["client_seconds"]:
-            known[setting.sites[int(client)]].turns = int(row["round"])
+    here = RunDir.open(folder)
+    known = {site: Remembered(str(data)) for site, data in here.read("sites.json")["data"].items()}
+    try:
+        for row in here.rows():
+            for client in row["client_seconds"]:
+                known[setting.sites[int(client)]].turns = int(row["round"])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise RunError(f"{here.path / METRICS}: damaged ({readable(repr(error))})") from None
     return known
 
 
@@ -153,18 +187,21 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
     ready = setting.stage(RunDir(path, plan.memory).storage, public_set(plan, public))
     ready.env.build(None, None)  # a model that does not fit the data is named before anything runs
     checkpoint = None
-    if (path / "setting.json").exists():
+    if _begun(path) is not None:
         folder = RunDir.open(path)
         checkpoint, notes = folder.latest()
         for note in notes:
             tell({"note": note})
         folder.rewind(checkpoint.round if checkpoint else 0)
     else:
-        folder = RunDir.create(path, plan.plain(), f"fedstill deploy ({setting.run})")
+        RunDir.vacant(path)
+        folder = RunDir(path)
         tests = {"client_names": list(setting.sites), "samples": list(setting.sizes), "tests": list(setting.tests)}
         folder.write("partition.json", {**tests, "class_names": list(setting.class_names), "notes": []})
-        folder.write("sites.json", {site: known.data for site, known in roster.remembered.items()})
+        data = {site: known.data for site, known in roster.remembered.items()}
+        folder.write("sites.json", {"data": data, "sha256": digest([data, fixed_part(setting)])})
         write(path / "setting.json", setting.text().encode())
+        folder = RunDir.create(path, plan.plain(), f"fedstill deploy ({setting.run})")
     teller = Telling(setting, tell)
     states = Shelf("clients", ready.env.storage)
     link = FlowerTransport(post, setting, plan.method, states, roster, teller.note, summed(plan))

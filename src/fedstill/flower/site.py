@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from fedstill.core import record
-from fedstill.core.errors import FedstillError, UsageError
+from fedstill.core.errors import DataError, FedstillError, UsageError
 from fedstill.core.method import Env, Method
 from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
@@ -48,6 +49,7 @@ from fedstill.flower.messages import (
     SumQuestion,
     Task,
     Work,
+    first_fault,
     question,
     readable,
 )
@@ -177,7 +179,10 @@ class Site:
 
     def _summary(self) -> DataSummary:
         known = summary(self.own.train, self.own.class_names)
-        return DataSummary.model_validate_json(json.dumps(asdict(known)))
+        try:
+            return DataSummary.model_validate_json(json.dumps(asdict(known)))
+        except ValidationError as error:
+            raise DataError(f"this site's data cannot be told of: {': '.join(first_fault(error))}") from None
 
     def work(self, asked: Task, body: bytes | None) -> Answered:
         """Take a client's turn."""

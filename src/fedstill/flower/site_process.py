@@ -167,5 +167,5 @@ def explain(policy: Policy) -> str:
 
 
 def report(*words: Any) -> None:
-    """A line for whoever watches the site."""
-    print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
+    """A line for whoever watches the site; what a hub wrote into it commands no terminal."""
+    print(time.strftime("%H:%M:%S"), readable(" ".join(map(str, words)), 2000), file=sys.stderr, flush=True)

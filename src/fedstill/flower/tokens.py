@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from fedstill.core.errors import UsageError
 from fedstill.core.record import write
+from fedstill.flower.private import whole
 
 Role = Literal["start", "read", "register", "approve"]
 ROLES: tuple[str, ...] = get_args(Role)
@@ -35,10 +36,11 @@ class Tokens:
         if hmac.compare_digest(token.encode(), self.keeper.encode()):
             return KEEPER
         entry = self._entries().get(_hash(token))
-        if entry is None or float(entry["until"]) < time.time():
-            return None
-        given = entry["role"]
-        return str(entry["name"]) if role in (given, "read" if given in ("start", "approve") else given) else None
+        with whole(self.file):
+            if entry is None or float(entry["until"]) < time.time():
+                return None
+            given = entry["role"]
+            return str(entry["name"]) if role in (given, "read" if given in ("start", "approve") else given) else None
 
     def make(self, name: str, role: str, days: float) -> str:
         """A new token for this person and role, good for so many days."""
@@ -61,7 +63,8 @@ class Tokens:
         return count
 
     def _entries(self) -> dict[str, dict[str, str]]:
-        return dict(json.loads(self.file.read_text())) if self.file.exists() else {}
+        with whole(self.file):
+            return dict(json.loads(self.file.read_text())) if self.file.exists() else {}
 
     def _write(self, entries: dict[str, dict[str, str]] | dict[str, object]) -> None:
         write(self.file, json.dumps(entries, indent=2).encode())

@@ -229,6 +229,8 @@ class FlowerTransport:
                     answers |= {} if wrong is None else {nodes[node]: wrong}
                 elif node in nodes:
                     answers[nodes[node]] = self._checked(collected, questions[nodes[node]], kind)
+                else:  # it came back before this round, and took its time to say who it is: it is in the next one
+                    self.roster.hear(node, collected)
             if len(answers) < len(questions):
                 time.sleep(POLL)
                 sending.again(self.roster, answers)

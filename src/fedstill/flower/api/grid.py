@@ -11,10 +11,15 @@ from fedstill.flower.api.private import constant, message_pb2, runtime_client, r
 
 HUB = constant.SUPERLINK_NODE_ID
 """The hub's own node number: it answers for nodes that went away."""
+EXPIRED = (constant.ErrorCode.MESSAGE_UNAVAILABLE, constant.ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 
 class NodeGone(FedstillError):
     """The node went away before it answered."""
+
+
+class Expired(FedstillError):
+    """The time in which an answer is taken is over, by the hub's own clock: there will be none."""
 
 
 class AppMessages:
@@ -66,6 +71,8 @@ class AppMessages:
         if message.has_error():
             if message.error.code == constant.ErrorCode.NODE_UNAVAILABLE:
                 raise NodeGone
+            if message.error.code in EXPIRED:
+                raise Expired
             reason = str(message.error.reason or "failed")[:200]
             raise FedstillError(f"{reason} (Flower's code {message.error.code})")
         return content_of(message)

@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -37,10 +37,12 @@ def key_bytes(public: Any) -> bytes:
     return bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
-def signing_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The public key that signed a node's request just now; None where the signature does not hold."""
+def signing_key(headers: Mapping[bytes, bytes], known: Container[bytes]) -> bytes | None:
+    """Which of the known public keys signed a node's request just now; None where none did."""
     try:
         key, signature = (b64decode(headers[name.encode()], validate=True) for name in (PUBLIC_KEY, SIGNATURE))
+        if key not in known:
+            return None
         stamp = headers[constant.TIMESTAMP_HEADER.encode()].decode("ascii")
         age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
         if not -constant.SYSTEM_TIME_TOLERANCE < age < constant.TIMESTAMP_TOLERANCE + constant.SYSTEM_TIME_TOLERANCE:
@@ -90,9 +92,14 @@ def was_taken(response: bytes) -> bool:
         return False
 
 
-def started_bundle(body: bytes) -> bytes:
-    """The app bundle that a request to start a run brings."""
-    return bytes(control_pb2.StartRunRequest.FromString(body).fab.content)
+def started_bundle(body: bytes) -> bytes | None:
+    """The app bundle that a request to start a run brings; None where it asks for anything beside bundle and order.
+
+    Flower would fetch an app of another's (`app_spec`) instead of the bundle, or give a run connectors and federations.
+    """
+    request = control_pb2.StartRunRequest.FromString(body)
+    asked = {field.name for field, _ in request.ListFields()}
+    return bytes(request.fab.content) if asked <= {"fab", "override_config"} else None
 
 
 def started_order(body: bytes) -> tuple[str, dict[str, Any]]:
@@ -102,3 +109,11 @@ def started_order(body: bytes) -> tuple[str, dict[str, Any]]:
         return str(order.get("run", "")), dict(json.loads(str(order.get("experiment", "{}"))))
     except (ValueError, TypeError, RecursionError):
         raise FedstillError("an experiment that cannot be read") from None
+
+
+def stopped_run(body: bytes) -> int | None:
+    """The number of the run that a request is to stop; None where it cannot be read."""
+    try:
+        return int(control_pb2.StopRunRequest.FromString(body).run_id)
+    except DecodeError:
+        return None
