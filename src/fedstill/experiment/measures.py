@@ -76,7 +76,7 @@ class Measure:
 
 
 def number(key: str, made: Callable[[V], Any], of: V) -> float | None:
-    """What a measure or a metric, perhaps a user's own, makes `of` values: a number, or None. An error has its `key`."""
+    """What a measure or a metric, perhaps a user's own, makes `of` values: a number, or None. Errors name its `key`."""
     try:
         value = made(of)
         return None if value is None else float(value)

@@ -79,7 +79,7 @@ class Result:
         return self.model(name, model).predict(x)
 
     def file(self, name: str) -> Any:
-        """The JSON file `name` of the run's folder (`partition.json`); None without such a file, or without a folder."""
+        """The JSON file `name` of the run's folder (`partition.json`); None without such a file or without a folder."""
         return None if self.run_dir is None else RunDir(self.run_dir).read(name)
 
     @property
