@@ -103,9 +103,12 @@ def test_an_unknown_logger_lists_the_known() -> None:
         logged(Watcher(), "paper")
 
 
-@pytest.mark.parametrize(("log", "end"), [("wandb", {"exit_code": 0}), ("trackio", {})])
+@pytest.mark.parametrize(("log", "end", "best"), [
+    ("wandb", {"exit_code": 0}, {"overall/amp": "max", "active/fm": "min"}),
+    ("trackio", {}, {"overall/amp": None, "active/fm": None}),
+])  # fmt: skip
 def test_a_board_gets_settings_and_rounds(
-    log: str, end: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: str, end: dict[str, int], best: dict[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = Book(log)
     monkeypatch.setitem(sys.modules, log, book)
@@ -113,7 +116,10 @@ def test_a_board_gets_settings_and_rounds(
     (first, (_, opened)), *rounds, (last, (_, closed)) = book.calls
     assert (first, opened["project"], opened["name"]) == ("init", "fedstill", "a")
     assert opened["config"]["method.name"] == "fedavg"
-    assert rounds == [("log", ((scalars(row),), {"step": row["round"]})) for row in result.rows]
+    logs = [call for call in rounds if call[0] == "log"]
+    assert logs == [("log", ((scalars(row),), {"step": row["round"]})) for row in result.rows]
+    better = {args[0]: more["summary"] for name, (args, more) in rounds if name == "define_metric"}
+    assert {name: better.get(name) for name in ("overall/amp", "active/fm")} == best
     assert (last, closed) == ("finish", end)
 
 

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 from smallest import small_experiment, small_method
 
-from fedstill.core.errors import UsageError
-from fedstill.experiment.metrics import Metric, Values, metrics
+from fedstill.core.errors import RunError, UsageError
+from fedstill.experiment.metrics import Metric, Scorer, Values, metrics
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.report import html, tables, watch
@@ -74,3 +75,12 @@ def test_an_unknown_metric_is_refused_before_anything_runs() -> None:
         small_experiment(small_method("fedavg"), metric="macro-f2")
     with pytest.raises(UsageError, match="unknown metric 'mdian'"):
         small_experiment(small_method("fedavg"), metrics=("mdian",))
+
+
+@pytest.mark.parametrize(
+    ("over", "why"), [(lambda values: 1 / 0, "ZeroDivisionError"), (lambda values: "x", "ValueError")]
+)
+def test_one_that_gives_no_number_is_named(over: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(metrics._entries, "broken", Metric("broken", "broken", over=over))
+    with pytest.raises(RunError, match=f"^metric broken: gives no number: {why}: "):
+        Scorer.of(more=["broken"]).scores([{"accuracy": 0.5}], [2], {"accuracy": 0.5})

@@ -49,7 +49,7 @@ class Partition(Value, ABC):
 
     @abstractmethod
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
-        """Give each of the samples, known by their labels, to one of `clients` clients."""
+        """Give each of the samples, known by their `labels`, to one of `clients` clients; `rng` has all draws."""
 
     def deal(self, dataset: Dataset, private: Ints, clients: int, rng: np.random.Generator) -> Split:
         """Give each of the training samples at `private` to one of the clients."""

@@ -10,11 +10,15 @@ AMP, FM and WLP are made of a measure's values on the clients' local tests. A me
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from fedstill.core.errors import RunError
 from fedstill.core.registry import Registry
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,17 @@ class Measure:
 
     def __call__(self, answers: Answers) -> float | None:
         """The score; None where there is no sample."""
-        return self.score(answers) if len(answers) else None
+        return number(self.key, self.score, answers) if len(answers) else None
+
+
+def number(key: str, made: Callable[[V], Any], of: V) -> float | None:
+    """What a measure or a metric, perhaps a user's own, makes `of` values: a number, or None. Errors name its `key`."""
+    try:
+        value = made(of)
+        return None if value is None else float(value)
+    except Exception as problem:
+        why = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        raise RunError(f"metric {key}: gives no number: {why}") from problem
 
 
 measures: Registry[Measure] = Registry("metric", instances_of=Measure, group="fedstill.measure")

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedstill.core.registry import Registry
 from fedstill.core.value import by_field
-from fedstill.experiment.measures import Measure, measures
+from fedstill.experiment.measures import Measure, measures, number
 
 Accuracies = Sequence[float | None]
 """A measure on every client's local test; None for a client that has none."""
@@ -65,29 +65,31 @@ class Shown:
 
 @dataclass(frozen=True)
 class Values:
-    """A measure of one model: on every client's local test (None: it has none), how many samples each test has, and
-    on the global test; 1 or -1 where more or less of it is better."""
+    """A measure of one model, as a metric gets it."""
 
     each: Accuracies
+    """On every client's local test; None for a client that has none."""
     samples: Sequence[int]
+    """How many samples each of these tests has."""
     whole: float | None = None
+    """On the global test; None where there is none."""
     direction: int = 1
+    """1 where more of the measure is better, -1 where less is."""
 
 
 @dataclass(frozen=True)
 class Metric(Shown):
-    """A metric of a model: a measure, and how its values on the clients become one number.
-
-    Without a measure of its own (`of`) it is made of the run's, accuracy unless `metric` says another; with
-    `follows`, more of it is better where more of the measure is.
-    """
+    """A metric of a model: a measure, and how its values on the clients become one number."""
 
     over: Callable[[Values], float | None] = lambda values: values.whole
+    """Makes the number; None where there is none."""
     of: str | None = None
+    """The measure it is made of; None: the run's own, accuracy unless `metric` says another."""
     follows: bool = False
+    """Is more of it better where more of the measure is, and less where less is?"""
 
     def in_run(self, chosen: Measure) -> Shown:
-        """How it is shown in a run whose measure is this one."""
+        """How it is shown in a run whose measure is the `chosen` one."""
         known = by_field(self, Shown)
         known["about"] = self.about.format(measure=chosen.title)
         known["direction"] = self.direction * (chosen.direction if self.follows else 1)
@@ -192,7 +194,8 @@ class Scorer:
             for key, measure in self.needed.items()
         }
         scores: dict[str, Any] = {
-            m.key: m.over(values[measures[m.of].key if m.of else self.measure.key]) for m in self.reported
+            m.key: number(m.key, m.over, values[measures[m.of].key if m.of else self.measure.key])
+            for m in self.reported
         }
         return {**scores, **{f"{key}_per_client": list(known.each) for key, known in values.items()}}
 

@@ -79,7 +79,7 @@ class Result:
         return self.model(name, model).predict(x)
 
     def file(self, name: str) -> Any:
-        """A JSON file of the run's folder, such as `partition.json`; None where there is no such file, or no folder."""
+        """The JSON file `name` of the run's folder (`partition.json`); None without such a file or without a folder."""
         return None if self.run_dir is None else RunDir(self.run_dir).read(name)
 
     @property
@@ -136,12 +136,12 @@ class Result:
         return {"round": row["round"], **{m.key: row["models"][model].get(m.key) for m in self.metrics}}
 
     def per_client(self, model: str) -> Sequence[float | None]:
-        """The run's measure (accuracy by default) on every client's own test, in the last evaluated round."""
+        """The run's measure (accuracy by default) of `model` on each client's own test, in the last evaluated round."""
         measured = (values for key, values in self.last(model).items() if key.endswith("_per_client"))
         return next(measured, ())
 
     def worst(self, model: str) -> tuple[int, float] | None:
-        """The client with the worst value of `per_client`, and that value; None where no client has a test."""
+        """The client that `model` serves worst, and its value of `per_client`; None where no client has a test."""
         sign = self.metric("amp").direction
         known = [(sign * value, client) for client, value in enumerate(self.per_client(model)) if value is not None]
         return (min(known)[1], sign * min(known)[0]) if known else None
@@ -170,7 +170,10 @@ class Result:
         return self.rows[-1]["pace"]["time"] if self.rows and "pace" in self.rows[-1] else None
 
     def time_to(self, model: str, metric: str, target: float) -> float | None:
-        """The virtual time of the round that `rounds_to` gives; None where it gives none, or without a clock."""
+        """The virtual time of the first round in which `metric` of `model` is at least as good as `target`.
+
+        None where there is no such round, or the run has no clock (`pace`).
+        """
         reached = self.rounds_to(model, metric, target)
         if reached is None or self.time is None:
             return None
@@ -207,7 +210,7 @@ class Result:
         )
 
     def plot(self, *metrics: str) -> Any:
-        """A matplotlib figure with a panel for each metric (amp, fm, wlp, accuracy; all when none is named)."""
+        """A matplotlib figure with a panel for each of these `metrics`, by their keys; for all when none is named."""
         return views["curves"](self, metrics)
 
     def _repr_html_(self) -> str:

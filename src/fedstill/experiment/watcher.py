@@ -26,16 +26,23 @@ class Watcher:
     """
 
     def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
-        """Data and models are ready; `folder` is where the run is written, `first` the first round to come."""
+        """Data and models are ready.
+
+        Args:
+            experiment: what is run.
+            stage: who has which data, which model and which exam.
+            folder: where the run is written; None: nowhere.
+            first: the first round to come, from 0.
+        """
 
     def round(self, row: Mapping[str, Any]) -> None:
         """A round has ended; `row` is its line of metrics, as in `Result.rows`."""
 
     def note(self, text: str) -> None:
-        """Something the user should know."""
+        """`text` is something the user should know."""
 
     def ended(self, result: Result) -> None:
-        """The run has come to its end; it is not told of a run that was interrupted or failed."""
+        """The run has come to its end, with this `result`; not called where it was interrupted or failed."""
 
 
 class StopRun(Exception):

@@ -31,11 +31,11 @@ class Attack(Wrapper, ABC):
         return self
 
     def data(self, env: Env, data: Samples) -> Samples:
-        """The data it trains on."""
+        """The samples that the malicious client `env.client` trains on, in place of its own `data`."""
         return data
 
     def upload(self, env: Env, upload: Any, down: Any) -> Any:
-        """What it sends instead; `down` is what it was sent."""
+        """What it sends in place of the honest `upload`; `down` is what the server sent to it."""
         return upload
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:

@@ -73,7 +73,16 @@ class Gather(Value, ABC):
         return None
 
     def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:
-        """The next state, and the replies the method is to use."""
+        """What the gather does with a round's replies.
+
+        Args:
+            env: the set-up, seen by the server in this round.
+            state: the gather's own, after the last round; before the first, what `init` gave.
+            replies: those that were admitted, each with an upload.
+
+        Returns:
+            The next state, and the replies the method is to use: fewer, other, or the same ones.
+        """
         return state, list(replies)
 
     def models(self, env: Env, state: Any) -> Mapping[str, State]:
@@ -93,7 +102,7 @@ class Gather(Value, ABC):
         return upload
 
     def outgoing(self, env: Env, kept: Any, weights: State) -> tuple[Any, Any]:
-        """The client's half: what it keeps, and the upload made from its trained weights."""
+        """The client's half: what it keeps, and the upload made from its trained `weights`; `kept` is of last time."""
         return kept, Update(weights)
 
 

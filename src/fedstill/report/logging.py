@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from fedstill.core.errors import UsageError, extra
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.metrics import Scorer, Shown
 from fedstill.experiment.stage import Stage
 from fedstill.experiment.watcher import Together, Watcher
 
@@ -121,6 +122,24 @@ class WeightsAndBiases(Board):
     """Logs to Weights & Biases, as whoever is signed in there (`wandb login`); `WANDB_MODE=offline` keeps it here."""
 
     module = "wandb"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics: list[Shown] = []
+        self.defined: set[str] = set()
+
+    def started(self, experiment: Experiment, stage: Stage, folder: Path | None, first: int) -> None:
+        """Open a run, and know which of its metrics are to grow and which to shrink."""
+        super().started(experiment, stage, folder, first)
+        self.metrics = Scorer.of(experiment.metric, experiment.metrics).shown
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """Log the round; the best that the board keeps of a metric is its largest value, or its smallest."""
+        for model in (name for name in row["models"] if name not in self.defined):
+            for metric in self.metrics:
+                self.board.define_metric(f"{model}/{metric.key}", summary="max" if metric.direction > 0 else "min")
+            self.defined.add(model)
+        super().round(row)
 
     def close(self, failed: bool) -> None:
         """End the board's run, and say if it failed."""
