@@ -128,7 +128,8 @@ def _classes(where: str, name: str, column: pa.ChunkedArray) -> tuple[Ints, tupl
         raise UsageError(f"label = {name!r}: holds lists; several labels a row are not supported")
     if column.null_count:
         row = pc.index(pc.is_null(column, nan_is_null=True), True).as_py()
-        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no label ({column.null_count:,} rows have none)")
+        few = f"no label ({column.null_count:,} rows have none); fill it in, or leave such rows out"
+        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: {few}")
     values = pc.unique(column).to_pylist()
     numeric = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
     whole = not numeric or all(float(v).is_integer() for v in values)
@@ -200,7 +201,9 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
         else:
             left.append(f"{name} ({sort})")
     if not numeric and not categorical:
-        raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}")
+        texts = [line.partition(" (")[0] for line in left if line.endswith("different texts)")]
+        hint = f"; to read texts, say which column (text = {texts[0]})" if texts else ""
+        raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}{hint}")
     dates = [name for name in numeric if is_date(dated(table.column(name)).type)]
     notes = [f"numbers: {listed(numeric)}"] if numeric else []
     notes += [f"dates, as days since 1970: {listed(dates)}"] if dates else []
