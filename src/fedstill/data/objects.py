@@ -110,9 +110,7 @@ def _pictures(parts: Mapping[str, Any], column: str, reading: Reading) -> Datase
     size = images[0].size if reading.resize is None else (reading.resize, reading.resize)
     mode = common_mode(image.mode for image in images)
     if mode is None:
-        raise DataError(
-            "own data: more than 8 bits a pixel; only grey images of 16 bits are read, and beside grey ones"
-        )
+        raise DataError(f"own data: {TOO_DEEP}")
     for name in parts:
         known[f"x_{name}"] = np.stack([pixels_of(image, size, mode) for image in known[f"x_{name}"]])
     return arrays.dataset("own data", known, "own data", kind="image")
