@@ -36,6 +36,8 @@ IDENTIFIER = re.compile(r"(?:^|[_\s.-])(?i:id|uuid|guid)$|[a-z](?:Id|ID)$")
 """Names of columns that identify something: `id`, `patient_id`, `Patient ID`, `PassengerId`."""
 DATE = re.compile(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
 """What a date written as a text begins with."""
+LONGEST = 60
+"""So many characters of a label are quoted in an error."""
 HELD_OUT = 0.2
 """The share of overlapping windows that is kept as a test: the end of every stretch."""
 
@@ -84,6 +86,7 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
     present = np.unique(made.train.y.numpy())
     if len(present) < least:
         only, count = class_names[int(present[0])], f"{len(made.train):,} training {kind.plural}"
+        only = only if len(only) <= LONGEST else f"{only[:LONGEST]}…"  # a quote without its end takes all that follows
         raise DataError(f"{where}: column {label!r}: all {count} have label {only!r}; two classes are needed")
     return made
 
