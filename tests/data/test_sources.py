@@ -470,3 +470,17 @@ def test_an_npz_path(tmp_path):
 def test_a_data_set_is_itself():
     data = load((GREY, LABELS))
     assert load(data) is data
+
+
+def test_grey_images_of_16_bits_keep_their_depth(tmp_path: Path) -> None:
+    """0 … 65535 are 0 … 1, and 255 of 255 in an image of bytes is 1; beside colours they are refused."""
+    for name, value in (("cat/1", 13107), ("cat/2", 65535), ("dog/1", 0), ("dog/2", 39321)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((4, 4), value, np.uint16)).save(tmp_path / f"{name}.png")
+    Image.fromarray(np.full((4, 4), 255, np.uint8)).save(tmp_path / "dog" / "3.png")
+    found = load(tmp_path)
+    assert found.train.shape == (1, 4, 4)
+    assert found.train.x.amax((1, 2, 3)).tolist() == pytest.approx([0.2, 1.0, 0.0, 0.6, 1.0])
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "dog" / "4.png")
+    with pytest.raises(DataError, match="only grey images of 16 bits"):
+        load(tmp_path)

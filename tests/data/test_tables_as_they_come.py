@@ -288,3 +288,17 @@ def test_a_hugging_face_data_set_of_images_is_one_of_images() -> None:
     assert found.sites is not None
     assert found.sites.names == ("A", "B")
     assert found.train.x[3].unique().tolist() == [3]
+
+
+def test_percents_and_commas_between_thousands_are_numbers(tmp_path: Path) -> None:
+    """12 % is 12, "1,234,567.5" is 1234567.5; beside other texts they stay texts."""
+    lines = [f'{i} %,"1,234,{i:03}.5","{i},5",{"ab"[i % 2]}' for i in range(30)]
+    found = read(written(tmp_path, "share,pay,odd,outcome\n" + "\n".join(lines) + "\n"), site=None)
+    assert found.notes == ("numbers: share, pay", "left out: odd (30 different texts)")
+    assert found.train.x[12].tolist() == [12.0, 1234012.5]
+
+
+def test_a_quote_without_its_end_gets_a_short_line(tmp_path: Path) -> None:
+    line = told(written(tmp_path, 'age,outcome\n1,"a\n' + "2,b\n" * 500), site=None)
+    assert "all 1 training rows have label" in line
+    assert len(line) < 300

@@ -10,6 +10,7 @@ from torch.utils.data import Dataset as TorchDataset
 from fedstill.core.errors import DataError, UsageError, unknown
 from fedstill.data import arrays
 from fedstill.data.columns import ArrowStream, from_frame
+from fedstill.data.folder import TOO_DEEP, common_mode, pixels_of
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset
 
@@ -107,10 +108,11 @@ def _pictures(parts: Mapping[str, Any], column: str, reading: Reading) -> Datase
             "all must have one size, or be resized (resize = 32)"
         )
     size = images[0].size if reading.resize is None else (reading.resize, reading.resize)
-    mode = "L" if all(image.mode in ("1", "L") for image in images) else "RGB"
+    mode = common_mode(image.mode for image in images)
+    if mode is None:
+        raise DataError(f"own data: {TOO_DEEP}")
     for name in parts:
-        pixels = [np.asarray(image.convert(mode).resize(size)) for image in known[f"x_{name}"]]
-        known[f"x_{name}"] = np.stack(pixels)
+        known[f"x_{name}"] = np.stack([pixels_of(image, size, mode) for image in known[f"x_{name}"]])
     return arrays.dataset("own data", known, "own data", kind="image")
 
 

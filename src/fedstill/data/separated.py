@@ -22,6 +22,9 @@ FEW = 0.01
 ENOUGH = 10
 """Beside so many numbers a single text is a bad number, whatever its share."""
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+GROUPED = r"^\s*[+-]?\d{1,3}(,\d{3})+(\.\d+)?\s*$"
+"""A number with commas between its thousands, as in `1,234,567.5`."""
+PERCENT = r"\s*%\s*$"
 COMMA_NUMBER = r"^\s*[+-]?\d+(,\d+)?\s*$"
 DATES = [pa_csv.ISO8601, "%d.%m.%Y", "%Y/%m/%d"]
 """How dates may be written: only forms that leave no doubt which is the day and which the month."""
@@ -117,6 +120,7 @@ def _retyped(path: Path, name: str, column: pa.ChunkedArray, delimiter: str, any
     column = trimmed(column)
     if delimiter == ";" and pc.all(pc.match_substring_regex(column, COMMA_NUMBER)).as_py():
         return pc.cast(pc.replace_substring(column, ",", "."), pa.float64())
+    column = _bare(column, groups=delimiter != ";")
     looks = pc.match_substring_regex(column, NUMBER)
     texts = pc.sum(pc.invert(looks)).as_py() or 0
     there = len(column) - column.null_count
@@ -126,6 +130,15 @@ def _retyped(path: Path, name: str, column: pa.ChunkedArray, delimiter: str, any
         row = pc.index(pc.fill_null(looks, True), False).as_py()
         raise bad_number(path, name, row, column[row].as_py(), there - texts, line=_one_line_a_row(path, len(column)))
     return column
+
+
+def _bare(column: pa.ChunkedArray, groups: bool) -> pa.ChunkedArray:
+    """A column of texts without percent signs, and with `groups` without commas between thousands, if it is numbers."""
+    bare = pc.replace_substring_regex(column, PERCENT, "")
+    if groups:
+        grouped = pc.match_substring_regex(bare, GROUPED)
+        bare = pc.if_else(grouped, pc.replace_substring(bare, ",", ""), bare)
+    return bare if pc.all(pc.match_substring_regex(bare, NUMBER)).as_py() else column
 
 
 def trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -36,6 +36,8 @@ IDENTIFIER = re.compile(r"(?:^|[_\s.-])(?i:id|uuid|guid)$|[a-z](?:Id|ID)$")
 """Names of columns that identify something: `id`, `patient_id`, `Patient ID`, `PassengerId`."""
 DATE = re.compile(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
 """What a date written as a text begins with."""
+LONGEST = 60
+"""So many characters of a label are quoted in an error."""
 HELD_OUT = 0.2
 """The share of overlapping windows that is kept as a test: the end of every stretch."""
 
@@ -84,6 +86,7 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
     present = np.unique(made.train.y.numpy())
     if len(present) < least:
         only, count = class_names[int(present[0])], f"{len(made.train):,} training {kind.plural}"
+        only = only if len(only) <= LONGEST else f"{only[:LONGEST]}…"  # a quote without its end takes all that follows
         raise DataError(f"{where}: column {label!r}: all {count} have label {only!r}; two classes are needed")
     return made
 
@@ -128,7 +131,8 @@ def _classes(where: str, name: str, column: pa.ChunkedArray) -> tuple[Ints, tupl
         raise UsageError(f"label = {name!r}: holds lists; several labels a row are not supported")
     if column.null_count:
         row = pc.index(pc.is_null(column, nan_is_null=True), True).as_py()
-        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no label ({column.null_count:,} rows have none)")
+        few = f"no label ({column.null_count:,} rows have none); fill it in, or leave such rows out"
+        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: {few}")
     values = pc.unique(column).to_pylist()
     numeric = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
     whole = not numeric or all(float(v).is_integer() for v in values)
@@ -200,7 +204,9 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
         else:
             left.append(f"{name} ({sort})")
     if not numeric and not categorical:
-        raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}")
+        texts = [line.partition(" (")[0] for line in left if line.endswith("different texts)")]
+        hint = f"; to read texts, say which column (text = {texts[0]})" if texts else ""
+        raise DataError(f"{where}: no column is left to learn from; left out: {listed(left)}{hint}")
     dates = [name for name in numeric if is_date(dated(table.column(name)).type)]
     notes = [f"numbers: {listed(numeric)}"] if numeric else []
     notes += [f"dates, as days since 1970: {listed(dates)}"] if dates else []

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedstill.core.errors import DataError, RunError, UsageError, extra
 from fedstill.core.kind import sides
+from fedstill.data.folder import DEEP, common_mode, pixels_of
 from fedstill.experiment.ready import Ready, load_model
 
 TOLERANCE = 1e-3
@@ -61,13 +62,14 @@ def _image(file: Path, shape: tuple[int, ...], units: tuple[float, float]) -> An
         raise UsageError(f"{file}: the run's images have {channels} channels; give one sample as a .npy file")
     try:
         with Image.open(file) as picture:
-            shown = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
+            deep = channels == 1 and common_mode([picture.mode]) == DEEP
+            pixels = pixels_of(picture, (width, height), DEEP if deep else "L" if channels == 1 else "RGB")[None]
     except (UnidentifiedImageError, OSError) as error:
         raise DataError(f"{file}: not an image that can be read ({error})") from None
-    pixels = np.asarray(shown, np.uint8)
-    pixels = pixels[None, None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[None]
     black, white = units
-    return pixels if (black, white) == (0, 255) else (black + (white - black) * (pixels / 255)).astype(np.float32)
+    if (black, white) == (0, 255):
+        return (pixels * 255).round().astype(np.uint8) if deep else pixels
+    return (black + (white - black) * (pixels if deep else pixels / 255)).astype(np.float32)
 
 
 def write_model(path: Path, target: Path, which: str | None = None, model: Any = None) -> str:

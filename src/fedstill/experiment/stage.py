@@ -85,7 +85,8 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
         notes += (f"public = train: the public set is the clients' own {len(public)} training samples",)
     untested = [k for k, local in enumerate(exam.local) if not len(local)]
     if untested:
-        notes += (f"clients {', '.join(map(str, untested))} have no test samples: left out of FM and WLP",)
+        left = "left out of FM and WLP" if len(untested) < len(exam.local) else "there is no AMP; ask for fewer clients"
+        notes += (f"clients {', '.join(map(str, untested))} have no test samples: {left}",)
     held = train
     if not experiment.method.federated:
         held = (np.sort(np.concatenate(train)),)
@@ -261,11 +262,6 @@ def _exam(
             else _own_tests(experiment, parts, brought)
         )
         edges = np.cumsum([0, *(len(index) for index in held)])
-        if not edges[-1] and tests is None and experiment.local_test:
-            raise UsageError(
-                f"clients = {experiment.clients}: {len(dataset.train)} training samples are too few, nobody has one "
-                "left for its local test; ask for fewer clients"
-            )
         local = tuple(torch.arange(a, b) for a, b in pairwise(edges.tolist()))
         pool = dataset.train[np.concatenate(held)]
         whole = None if tests is None else torch.arange(len(pool), len(pool) + len(tests))
