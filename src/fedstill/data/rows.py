@@ -11,8 +11,9 @@ from fedstill.core.kind import Kind
 from fedstill.data.columns import listed
 from fedstill.data.kinds import Series, Table, Tokens
 from fedstill.data.reading import Reading
-from fedstill.data.tables import codes_of, numbers_of, site_codes, times_of
+from fedstill.data.tables import site_codes
 from fedstill.data.tokenize import tokens
+from fedstill.data.values import codes_of, numbers_of, times_of
 
 
 def rows_like(kind: Kind, table: pa.Table, where: str, reading: Reading | None = None) -> NDArray[Any]:

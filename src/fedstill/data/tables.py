@@ -6,7 +6,6 @@ What every column holds is inferred, noted and can be overridden; everything tha
 import math
 import re
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,14 @@ from numpy.typing import NDArray
 from fedstill.core.errors import DataError, UsageError, unknown
 from fedstill.core.kind import Kind
 from fedstill.data.columns import listed
-from fedstill.data.kinds import Series, Table
+from fedstill.data.kinds import Table
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples, Sites
-from fedstill.data.separated import UNNAMED, bad_number
+from fedstill.data.separated import UNNAMED
 from fedstill.data.telling import telling
 from fedstill.data.tokenize import tokens
+from fedstill.data.values import Floats, Ints, codes_of, dated, is_date, numbers_of
+from fedstill.data.windows import ENDS, series, windows
 
 MANY = 100
 """Texts with more different values than this are no categories."""
@@ -34,17 +35,8 @@ MOST_MISSING = 0.95
 
 IDENTIFIER = re.compile(r"(?:^|[_\s.-])(?i:id|uuid|guid)$|[a-z](?:Id|ID)$")
 """Names of columns that identify something: `id`, `patient_id`, `Patient ID`, `PassengerId`."""
-DATE = re.compile(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
-"""What a date written as a text begins with."""
 LONGEST = 60
 """So many characters of a label are quoted in an error."""
-HELD_OUT = 0.2
-"""The share of overlapping windows that is kept as a test: the end of every stretch."""
-
-ENDS = "windows overlap: the end of every stretch of one label, a fifth of the windows, is the test"
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -70,8 +62,8 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
         notes += _telling(table, reading, numbers, class_names, is_test)
     elif reading.time is not None:
         roles = _roles(where, table, reading, windows=True)
-        order, starts, is_test = _windows(where, table, reading, numbers, sites, is_test)
-        x, kind = _series(where, table, roles.numeric, order, starts, reading, is_test)
+        order, starts, is_test = windows(where, table, reading, numbers, sites, is_test)
+        x, kind = series(where, table, roles.numeric, order, starts, reading, is_test)
         first = order[starts]
         ends = (ENDS,) if reading.split is None and is_test.any() else ()
         numbers, is_test = numbers[first], is_test[first]
@@ -254,73 +246,6 @@ def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
         )
 
 
-def is_date(kind: pa.DataType) -> bool:
-    """Does a column of this type hold days, with or without a time of day?"""
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
-
-
-def dated(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of texts as dates where all of them are (`2024-01-31`, `2024-01-31 08:15`); others as they are.
-
-    Files of separated values come with dates; frames and Parquet files often have them as texts.
-    """
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return column
-    first = next((text for text in column if text.is_valid), None)
-    if first is None or DATE.match(first.as_py()) is None:
-        return column
-    for zone in (None, "UTC"):
-        try:
-            return pc.cast(column, pa.timestamp("us", zone))
-        except pa.ArrowInvalid:
-            continue
-    return column
-
-
-def numbers_of(where: str, name: str, column: pa.ChunkedArray) -> Floats:
-    """A column as float32, NaN where a value is missing; dates as days since 1970."""
-    column = dated(column)
-    kind = column.type
-    try:
-        if is_date(kind):
-            seconds = pc.cast(pc.cast(column, pa.timestamp("s"), safe=False), pa.int64())
-            return np.asarray(pc.divide(pc.cast(seconds, pa.float64()), 86400.0).to_numpy(), np.float32)
-        if pa.types.is_temporal(kind):
-            return np.asarray(pc.cast(_ticks(column), pa.float64()).to_numpy(), np.float32)
-        values = pc.cast(column, pa.float64(), safe=not pa.types.is_integer(kind)).to_numpy()
-    except pa.ArrowInvalid:
-        raise _named_number(where, name, column) from None
-    with np.errstate(over="ignore"):
-        numbers = np.asarray(values, np.float32)
-    if np.isinf(numbers).any():
-        raise DataError(f"{where}: row {int(np.isinf(numbers).argmax()) + 1:,}, column {name!r}: too large a number")
-    return numbers
-
-
-def _ticks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates, times and durations as whole numbers of the unit in which they are stored."""
-    kind = column.type
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        column = pc.cast(column, pa.int32())
-    return pc.cast(column, pa.int64())
-
-
-def _named_number(where: str, name: str, column: pa.ChunkedArray) -> DataError:
-    values = column.to_pylist()
-    bad = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
-    if not bad:
-        return DataError(f"{where}: column {name!r} holds no numbers")
-    return bad_number(where, name, bad[0], values[bad[0]], len(values) - column.null_count - len(bad))
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
 def _rows(
     where: str, table: pa.Table, roles: Roles, reading: Reading, is_test: NDArray[np.bool_]
 ) -> tuple[Floats, Table]:
@@ -346,111 +271,6 @@ def _categories(name: str, column: pa.ChunkedArray, reading: Reading, is_test: N
     texts = pc.cast(column, pa.string())
     seen = texts if not is_test.any() else texts.filter(pa.array(~is_test))
     return tuple(sorted(v for v in pc.unique(seen).to_pylist() if v is not None))
-
-
-def codes_of(where: str, name: str, column: pa.ChunkedArray, known: tuple[str, ...]) -> Floats:
-    """Codes of a column of categories (NaN: missing); a category that is not known is refused."""
-    texts = pc.cast(column, pa.string())
-    codes = pc.index_in(texts, pa.array(list(known), pa.string()))
-    strange = pc.and_(pc.is_null(codes), pc.is_valid(texts))
-    if pc.any(strange).as_py():
-        row = pc.index(strange, True).as_py()
-        raise DataError(
-            f"{where}: row {row + 1:,}, column {name!r}: unknown category {texts[row].as_py()!r}; "
-            f"known: {listed(known)}"
-        )
-    return np.asarray(pc.cast(codes, pa.float64()).to_numpy(), np.float32)
-
-
-def _windows(
-    where: str, table: pa.Table, reading: Reading, labels: Ints,
-    sites: tuple[tuple[str, ...], Ints] | None, is_test: NDArray[np.bool_],
-) -> tuple[Ints, Ints, NDArray[np.bool_]]:  # fmt: skip
-    """The order of rows (by site, then time), the places in it where windows start, and the test rows.
-
-    A window lies within one stretch of rows of the same site, label and part, so that it has one of each. A test drawn
-    at random among windows that overlap would share rows with the training windows beside it: where nobody says which
-    rows are the test, it is the end of every stretch.
-    """
-    window, step = int(reading.window or 1), int(reading.step or reading.window or 1)
-    time = times_of(where, str(reading.time), table.column(str(reading.time)))
-    owner = np.zeros(len(labels), np.int64) if sites is None else sites[1]
-    order = np.lexsort((np.arange(len(labels)), time, is_test, owner))
-    changes = np.zeros(len(order), bool)
-    for values in (owner, labels, is_test):
-        changes[1:] |= values[order][1:] != values[order][:-1]
-    edges = np.flatnonzero(np.concatenate([[True], changes[1:], [True]])).tolist()
-    longest = int(np.diff(edges).max())
-    if step < window and reading.split is None:
-        cuts = _ends(edges, owner[order], window, step)
-        is_test = is_test.copy()
-        for cut, end in cuts.items():
-            is_test[order[cut:end]] = True
-        edges = sorted({*edges, *cuts})
-    starts = [np.arange(a, b - window + 1, step) for a, b in pairwise(edges)]
-    places = np.concatenate(starts).astype(np.int64)
-    if not len(places):
-        raise DataError(f"{where}: no {window} rows in a row have one site and label; the longest run has {longest}")
-    return order, places, is_test
-
-
-def _ends(edges: list[int], owner: Ints, window: int, step: int) -> dict[int, int]:
-    """Where the test begins in every stretch that has one, and where the stretch ends: a fifth of each owner's windows.
-
-    Every owner keeps a window to train on: one with a single short stretch has no test.
-
-        >>> _ends([0, 11, 15], np.zeros(15), 4, 2)          # windows at 0, 2, 4, 6 and at 11: the last of the first
-        {6: 11}
-    """
-    cuts: dict[int, int] = {}
-    counted: dict[int, tuple[int, int, int]] = {}
-    for start, end in pairwise(edges):
-        seen, held, left = counted.get(int(owner[start]), (0, 0, 0))
-        count = max(0, (end - start - window) // step + 1)
-        wanted = round(HELD_OUT * (seen + count)) - held
-        cut = start + (count - wanted) * step
-        rest = max(0, (cut - start - window) // step + 1)
-        if wanted > 0 and left + rest:
-            cuts[cut] = end
-        else:
-            wanted, rest = 0, count
-        counted[int(owner[start])] = (seen + count, held + wanted, left + rest)
-    return cuts
-
-
-def times_of(where: str, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column of time as numbers that can be sorted."""
-    if column.null_count:
-        row = pc.index(pc.is_null(column), True).as_py()
-        raise DataError(f"{where}: row {row + 1:,}, column {name!r}: no time")
-    column = dated(column)
-    column = _ticks(column) if pa.types.is_temporal(column.type) else column
-    try:
-        return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
-    except pa.ArrowInvalid:
-        raise DataError(f"{where}: column {name!r}: neither numbers nor dates; time is needed") from None
-
-
-def _series(
-    where: str, table: pa.Table, names: tuple[str, ...], order: Ints, starts: Ints, reading: Reading,
-    is_test: NDArray[np.bool_],
-) -> tuple[Floats, Series]:  # fmt: skip
-    """Windows as N×C×T; a missing value becomes its channel's mean over the training rows."""
-    if not names:
-        raise DataError(f"{where}: no column of numbers is left to make series of")
-    window = int(reading.window or 1)
-    x = np.empty((len(starts), len(names), window), np.float32)
-    rows = starts[:, None] + np.arange(window)
-    for channel, name in enumerate(names):
-        values = numbers_of(where, name, table.column(name))
-        train = values[~is_test]
-        gaps = np.isnan(values)
-        if gaps.any():
-            mean = float(np.nanmean(train)) if not np.isnan(train).all() else 0.0
-            values = np.where(gaps, np.float32(mean), values)
-        x[:, channel] = values[order][rows]
-    train_windows = ~is_test[order[starts]]
-    return x, Series.of(x[train_windows] if train_windows.any() else x, names)
 
 
 def _telling(
