@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import fedstill.methods
 import fedstill.parts.backdoor
@@ -17,11 +17,10 @@ import fedstill.parts.secure_sums  # noqa: F401
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import Method, methods
 from fedstill.core.turn import Wrapper, forged, misfit
-from fedstill.core.value import Value, build, build_named, by_field, deciding, plain, setting
-from fedstill.data.natural import BySite, Natural
+from fedstill.core.value import Value, build, by_field, deciding, plain, setting
 from fedstill.data.partition import Dirichlet, Partition
 from fedstill.data.reading import SHORT, Reading
-from fedstill.data.sources import load, may_have_sites
+from fedstill.experiment.implied import are_arrays, with_reading, with_sites
 from fedstill.experiment.metrics import Scorer
 from fedstill.methods import FedAvg
 from fedstill.parts.attacks import Attack
@@ -301,7 +300,7 @@ def experiment(settings: Mapping[str, Any]) -> Experiment:
         known["malicious"] = str(known["malicious"]).split(",")
     if "workers" in known:
         known["workers"] = str(known["workers"])
-    if isinstance(known.get("data"), Sequence) and not isinstance(known["data"], str) and not _arrays(known["data"]):
+    if isinstance(known.get("data"), Sequence) and not isinstance(known["data"], str) and not are_arrays(known["data"]):
         known["clients"] = len(known["data"])
     _refuse_gather(known.get("method"))
     return build(Experiment, known)
@@ -342,59 +341,6 @@ def plan_without_data(settings: Mapping[str, Any]) -> Experiment | None:
         return experiment({**settings, "data": "mnist-5k", "public": None})
     except (FedstillError, ValueError, KeyError, TypeError):
         return None
-
-
-def with_reading(known: dict[str, Any]) -> dict[str, Any]:
-    """The settings with `label`, `site` … put where they belong."""
-    columns = {name: known.pop(name) for name in SHORT if name in known}
-    if columns:
-        before = known.get("reading") or {}
-        known["reading"] = {
-            **(plain(before) if isinstance(before, Reading) else {"name": "columns", **before}),
-            **columns,
-        }
-    return known
-
-
-def with_sites(known: dict[str, Any]) -> dict[str, Any]:
-    """The settings with one client for each site, where the data have sites and no other partition is asked for."""
-    partition = known.get("partition")
-    natural = build_named(Partition, partition) if partition is not None and "alpha" not in known else None  # type: ignore[type-abstract]
-    if isinstance(natural, Natural):
-        if "clients" in known:
-            return known
-    elif partition is not None or "alpha" in known or not may_have_sites(known.get("data"), known.get("reading")):
-        return known
-    reading = known.get("reading")
-    dataset = load(known["data"], None if reading is None else build_named(Reading, reading))
-    if natural is None and dataset.sites is None:
-        return known
-    natural = natural or BySite()
-    count = natural.clients(dataset)
-    if "clients" in known and int(known["clients"]) != count:
-        raise UsageError(
-            f"clients = {known['clients']}: the data have {count} sites; leave clients out, or name a partition"
-        )
-    if not isinstance(known["data"], str):
-        known["data"] = dataset  # what was given as an object is read once
-    everyone = {"active": 1.0} if count is not None and count <= FEW_SITES else {}
-    return {**everyone, **known, "partition": natural, "clients": count}
-
-
-FEW_SITES = 10
-"""So many sites or fewer all take part in every round, unless `active` says otherwise."""
-
-
-@runtime_checkable
-class _Array(Protocol):
-    """Of numpy, torch or another library."""
-
-    shape: Any
-
-
-def _arrays(data: Any) -> bool:
-    """Is this (x_train, y_train, x_test, y_test) rather than one entry for each client?"""
-    return len(data) in (2, 4) and all(isinstance(part, _Array) for part in data)
 
 
 def read(path: Path) -> dict[str, Any]:
