@@ -19,7 +19,13 @@ from fedstill.parts.learner import Learner
 from fedstill.parts.losses import cross_entropy
 from fedstill.parts.sgd import Sgd
 
-MODELS = {"lenet5": (1, 32, 32), "resnet8": (3, 32, 32), "cnn1": (1, 28, 28), "mlp": (1, 28, 28)}
+MODELS = {
+    "lenet5": (1, 32, 32),
+    "lenet5-gemm": (1, 32, 32),
+    "resnet8": (3, 32, 32),
+    "cnn1": (1, 28, 28),
+    "mlp": (1, 28, 28),
+}
 KINDS = {
     "convolutions": ("conv",),
     "pooling": ("pool",),

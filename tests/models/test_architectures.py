@@ -27,7 +27,7 @@ def parameters(model: nn.Module) -> int:
 def test_every_name_the_papers_need_is_registered() -> None:
     cnns = {f"cnn{i}" for i in range(1, 6)}
     resnets = {"resnet8", "resnet8-slim", "resnet8-slim-bn", "resnet11", "resnet11-gn", "resnet18", "resnet18-gn"}
-    assert set(IMAGES) == {"lenet5", "mlp"} | cnns | resnets
+    assert set(IMAGES) == {"lenet5", "lenet5-gemm", "mlp"} | cnns | resnets
 
 
 @pytest.mark.parametrize(("name", "channels", "side"), CASES)
@@ -105,7 +105,7 @@ def test_group_norm_has_one_channel_per_group_and_no_buffers(name: str) -> None:
     assert not list(model.buffers())
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn4"])
+@pytest.mark.parametrize("name", ["lenet5", "lenet5-gemm", "cnn4"])
 def test_28_pixels_are_zero_padded_to_32(name: str) -> None:
     small, large = initial(name, (1, 28, 28), 10, seed=3), initial(name, (1, 32, 32), 10, seed=3)
     x = torch.randn(2, 1, 28, 28)
@@ -163,7 +163,7 @@ def test_bits_do_not_depend_on_the_layout_of_weights_or_images(name: str, channe
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn4", "resnet8-slim", "resnet11"])
+@pytest.mark.parametrize("name", ["lenet5", "lenet5-gemm", "cnn4", "resnet8-slim", "resnet11"])
 def test_models_run_under_vmap(name: str) -> None:
     nets = [initial(name, (1, 28, 28), 5, seed).eval() for seed in range(2)]
     weights, buffers = stack_module_state(nets)  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ def parameters(module: nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("lenet5", (1, 28, 28)), ("mlp", (1, 8, 8)), ("resnet8-slim", (3, 32, 32))]
+    ("name", "shape"),
+    [("lenet5", (1, 28, 28)), ("lenet5-gemm", (1, 28, 28)), ("mlp", (1, 8, 8)), ("resnet8-slim", (3, 32, 32))],
 )
 def test_without_noise_and_clipping_the_step_is_sgds_own(name: str, shape: tuple[int, int, int]) -> None:
     """Also for networks in channels-last layout and with ReLUs that write over their input."""

@@ -1,9 +1,10 @@
 """LeNet-5 (LeCun et al., 1998) as FedKF's authors use it."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedstill.models.classifier import Network, Shape
+from fedstill.models.pooled import applies, in_rows, pooled
 from fedstill.models.registry import models
 
 
@@ -29,3 +30,27 @@ class LeNet5(Network):
             nn.ReLU(),
         )
         return body, nn.Sequential(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
+
+
+@models.register("lenet5-gemm")
+class LeNet5Gemm(Network):
+    """LeNet-5, its convolutions and pooling as matrix products: faster on a CPU, the same but for the last bits.
+
+    Weights are those of `lenet5`, under the same names. Elsewhere than on a CPU, with noise for each sample and when
+    exported, its layers are called as those of `lenet5` are.
+    """
+
+    layout = torch.channels_last
+    pixels = (28, 32)
+    layers = LeNet5.layers
+
+    def features(self, x: Tensor) -> Tensor:
+        """The feature vectors (batch, 120) of the images x."""
+        layers = list(self.body.children())
+        first, second = (layer for layer in layers if isinstance(layer, nn.Conv2d))
+        if not applies(x, first, second):
+            return super().features(x)
+        maps = pooled(pooled(in_rows(x, (32 - x.shape[-1]) // 2), first), second)
+        *_, flatten, third, relu = layers
+        vectors: Tensor = relu(third(flatten(maps.permute(3, 1, 0, 2))))
+        return vectors

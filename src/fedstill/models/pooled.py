@@ -1,0 +1,128 @@
+"""A convolution, 2×2 max-pooling and ReLU as a few matrix products: on a CPU the fastest form of a narrow layer.
+
+A convolution of few channels leaves most of a processor's lanes idle, and most of its time goes into moving numbers.
+Here images lie as (height, channels, width, batch), so that everything runs along the batch, and two neighbouring
+outputs that are pooled together come out of one product: of k × (k + 1) pixels, by the same kernel twice, once shifted.
+Rows are read where they lie, as windows that overlap. Same numbers as the layers one after the other, other last bits.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, max_pool2d, pad, relu
+
+_relu_backward = torch.ops.aten.threshold_backward.default
+NARROW = 16
+"""Below so many output channels a product makes two rows at once, so that it is tall enough to be fast."""
+
+
+def applies(x: Tensor, *layers: nn.Module) -> bool:
+    """Can these layers be computed this way: on a CPU, with nobody who watches or rewrites them?"""
+    watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in layers)
+    rewritten = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
+    return x.device.type == "cpu" and x.dtype is torch.float32 and not watched and not rewritten
+
+
+def in_rows(images: Tensor, padding: int) -> Tensor:
+    """Images (batch, channels, height, width), with zeros around them, as (height, channels, width, batch)."""
+    rows = images.permute(2, 1, 3, 0)
+    return pad(rows, (0, 0, padding, padding, 0, 0, padding, padding)) if padding else rows.contiguous()
+
+
+def pooled(rows: Tensor, layer: nn.Conv2d) -> Tensor:
+    """ReLU of the 2×2 maxima of a convolution with an odd kernel, without padding; rows in, rows out."""
+    out: Tensor = _Pooled.apply(rows, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _wide(weight: Tensor, tall: int) -> Tensor:
+    """The kernel for `tall` rows of two outputs each: a row for each (output row, output column, channel)."""
+    outputs, inputs, side, _ = weight.shape
+    wide = weight.new_zeros(tall, 2, outputs, side - 1 + tall, inputs, side + 1)
+    for i in range(tall):
+        for j in range(2):
+            wide[i, j, :, i : i + side, :, j : j + side] = weight.transpose(1, 2)
+    return wide.view(tall * 2 * outputs, -1)
+
+
+def _narrowed(slopes: Tensor, tall: int, weight: Tensor) -> Tensor:
+    """The other way: of the wide kernel's gradient that of the kernel."""
+    outputs, inputs, side, _ = weight.shape
+    parts = slopes.view(tall, 2, outputs, side - 1 + tall, inputs, side + 1)
+    shifts = [parts[i, j, :, i : i + side, :, j : j + side] for i in range(tall) for j in range(2)]
+    return torch.stack(shifts).sum(0).transpose(1, 2)
+
+
+class _Pooled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        height, inputs, width, batch = x.shape
+        outputs, _, side, _ = weight.shape
+        high, across = (height - side + 1) // 2, (width - side + 1) // 2
+        tall = 2 if outputs < NARROW else 1
+        row, line = inputs * width * batch, across * batch
+        # (height, channels, shift, output, batch): each pixel where the j-th of a product's k + 1 columns needs it
+        shifted = x.as_strided(
+            (height, inputs, side + 1, across, batch), (row, width * batch, batch, 2 * batch, 1)
+        ).contiguous()
+        deep = inputs * (side + 1) * line
+        windows = shifted.as_strided(
+            (2 * high // tall, (side - 1 + tall) * inputs * (side + 1), line), (tall * deep, line, 1)
+        )
+        wide = _wide(weight, tall)
+        made = torch.bmm(wide.expand(len(windows), -1, -1), windows).view(high, 2, 2, outputs, line)
+        left, right = made[:, :, 0], made[:, :, 1]
+        best = torch.maximum(left, right)
+        upper, lower = best[:, 0], best[:, 1]
+        out = torch.maximum(upper, lower).add_(bias[:, None]).relu_()
+        # who was the largest, as ones and zeros in place; of equals the first, as torch pools
+        left.ge_(right)
+        upper.ge_(lower)
+        ctx.save_for_backward(x, weight, bias, windows, wide, left, upper, out)
+        ctx.tall = tall
+        return out.view(high, outputs, across, batch)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        x, weight, bias, windows, wide, left, upper, out = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody will differentiate this in turn
+            return _again(x, weight, bias, given[0], ctx.needs_input_grad)
+        slope = _relu_backward(given[0].reshape(out.shape), out, 0)
+        rows, routed = torch.empty_like(left), slope.new_empty(*left.shape[:2], 2, *left.shape[2:])
+        torch.mul(slope, upper, out=rows[:, 0])
+        torch.sub(slope, rows[:, 0], out=rows[:, 1])
+        torch.mul(rows, left, out=routed[:, :, 0])
+        torch.sub(rows, routed[:, :, 0], out=routed[:, :, 1])
+        routed = routed.view(len(windows), len(wide), -1)
+        back_x = _spread(routed, wide, ctx.tall, x, weight) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return back_x, None, None
+        slopes = torch.bmm(routed, windows.transpose(1, 2)).sum(0)
+        return back_x, _narrowed(slopes, ctx.tall, weight), slope.sum((0, 2))
+
+
+def _spread(routed: Tensor, wide: Tensor, tall: int, x: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the inputs: every window's added where the window lay, then the shifted columns together."""
+    height, inputs, width, batch = x.shape
+    columns = weight.shape[-1] + 1
+    deep, line = inputs * columns, routed.shape[-1]
+    flow = x.new_zeros(height, deep, line)
+    turned = wide.t()
+    for place, part in enumerate(routed.unbind(0)):
+        flow[place * tall : place * tall + columns - 2 + tall].view(-1, line).addmm_(turned, part)
+    pairs = flow.view(height, inputs, columns // 2, 2, line // batch, batch).transpose(3, 4)
+    back = x.new_zeros(height, inputs, width // 2, 2, batch)
+    for shift in range(columns // 2):
+        back[:, :, shift : shift + line // batch] += pairs[:, :, shift]
+    return back.view(x.shape)
+
+
+def _again(
+    x: Tensor, weight: Tensor, bias: Tensor, slope: Tensor, wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradients by torch's own layers, so that they have gradients themselves."""
+    out = relu(max_pool2d(conv2d(x.permute(3, 1, 0, 2), weight, bias), 2)).permute(2, 1, 3, 0)
+    asked = [one for one, needed in zip((x, weight, bias), wanted, strict=True) if needed]
+    found = iter(torch.autograd.grad(out, asked, slope, create_graph=True))
+    return tuple(next(found) if needed else None for needed in wanted)
