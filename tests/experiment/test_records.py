@@ -1,7 +1,7 @@
 """Records of runs, the queue that makes them, and running them again."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +276,16 @@ def test_the_commands_add_list_show_compare_and_verify(
     file.write_text(file.read_text().replace('"lr":0.1', '"lr":0.2'))
     code, out = call(["results", "verify", id, *where], capsys)
     assert (code, "NOT the same" in out) == (1, True)
+
+
+def test_what_left_a_client_in_a_record_is_what_would_leave_it_today() -> None:
+    """A setting that came later reads as its default: where that default did something new, a record of before would
+    answer for what it never did, as those of FedSteady before κ once did."""
+    archive = Archive(Path(__file__).parents[2] / "results")
+    told = {
+        record.id: (set(record.bytes["up"]), {f.name for f in fields(record.plan.method.uploads())})
+        for record in archive
+        if record.plan is not None and record.bytes["up"]  # a student without data sends nothing
+    }
+    assert told
+    assert not {id: names for id, names in told.items() if names[0] != names[1]}
