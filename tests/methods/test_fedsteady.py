@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 import torch
 from smallest import same_bits, small_experiment
+from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, softmax
 
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Reply
 from fedstill.core.shelf import Storage
 from fedstill.experiment.run import start
@@ -232,3 +234,35 @@ def test_the_steady_model_follows_the_active_one():
         torch.testing.assert_close(first.steady[name], start_weight + 1)
         torch.testing.assert_close(second.steady[name], start_weight + 1.25)
     assert set(method.models(env, second)) == {"active", "overall", "steady"}
+
+
+def test_clients_that_stand_still_silence_nobody():
+    """Lengths 0, 0, 3, 4: the lower median of those that moved is 3; with c = 1 the step of 4 becomes 3³/4²."""
+    replies, one = stepping(0.0, 0.0, 3.0, 4.0), {"w": torch.tensor([1.0])}
+    _, heard = hushed(replies, one, {}, 1.0)
+    torch.testing.assert_close([float(r.upload.weights["w"]) for r in heard], [1.0, 1.0, 4.0, 1 + 27 / 16])
+    assert hushed(replies[:2], one, {}, 1.0)[1] == replies[:2], "nobody moved"
+
+
+def test_steps_cannot_be_shortened_in_sums_that_clients_make():
+    with pytest.raises(UsageError, match=r"loudest = 3: .* use slots = server or loudest = none"):
+        FedSteady(lack=1.0, gather=Remember(slots="client"))
+    assert FedSteady(lack=1.0, loudest=None, gather=Remember(slots="client")).loudest is None
+
+
+def test_a_parameter_that_no_loss_reaches_stays_where_it_is():
+    class Spare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.spare = nn.Linear(64, 10), nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return self.used(x.flatten(1))
+
+    for method in (FedSteady(epochs=1), FedDyn(epochs=1), FedDyn(epochs=1, max_norm=1.0)):
+        ready = stage(small_experiment(method, model=Spare), Storage())
+        env, data = ready.env.at(0, 0), ready.party(0).data
+        down = method.download(env, method.init_server(env))
+        _, upload = method.client(env, method.init_client(env), down, data)
+        moved = {name for name, w in upload.weights.items() if not torch.equal(w, down.weights[name])}
+        assert {name.rpartition(".")[2] for name in moved} == {"weight", "bias"}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import conv2d, max_pool2d, relu
 
 from fedstill.data.kinds import Image
@@ -121,3 +122,45 @@ def test_exported_it_consists_of_torchs_own_layers() -> None:
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     assert [str(node.target) for node in program.graph.nodes].count("aten.conv2d.default") == 2
     torch.testing.assert_close(program.module()(torch.cat([x, x])), model(torch.cat([x, x])), atol=1e-6, rtol=1e-5)
+
+
+def grads(model: nn.Module, x: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()]))
+
+
+def both() -> tuple[nn.Module, nn.Module]:
+    plain, products = (initial(n, Image((3, 28, 28)), 5, 1) for n in ("lenet5", "lenet5-gemm"))
+    return plain, products
+
+
+def test_gradients_of_the_whole_network_and_of_its_images_are_lenet5s() -> None:
+    x = torch.randn(6, 3, 28, 28, requires_grad=True)
+    for ours, theirs in zip(*(grads(model, x) for model in both()), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_images_may_lie_in_memory_as_they_like() -> None:
+    """Padding keeps the layout of what it pads, so rows need not be contiguous."""
+    images = torch.randn(1, 28, 28, 3).permute(0, 3, 1, 2)
+    plain, products = both()
+    torch.testing.assert_close(products(images), plain(images.contiguous()), atol=1e-6, rtol=1e-5)
+
+
+def test_a_frozen_kernel_leaves_its_bias_a_gradient() -> None:
+    x = torch.ones(1, 1, 2, 2)
+    convolution = one_pixel(1, 1)
+    convolution.weight.requires_grad_(False)
+    pooled(in_rows(x, 0), convolution).sum().backward()
+    assert convolution.bias is not None
+    assert convolution.bias.grad is not None
+    assert convolution.bias.grad.item() == 1
+
+
+def test_lower_precision_forward_gradients_and_empty_batches_go_by_the_layers() -> None:
+    plain, products = both()
+    x = torch.randn(2, 3, 28, 28)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(plain(x), products(x))
+    with forward_ad.dual_level():
+        assert torch.equal(plain(x), products(x))
+    assert grads(products, torch.zeros(0, 3, 28, 28, requires_grad=True))[1].abs().max() == 0

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 
 class Classifier(nn.Module, ABC):
@@ -44,3 +45,16 @@ class Classifier(nn.Module, ABC):
     def chain(self) -> tuple[nn.Module, ...]:
         """The modules that make logits of inputs, one after the other; empty where there is more to it than that."""
         return ()
+
+
+def watched(module: nn.Module) -> bool:
+    """Is anything called when the module or a part of it is, besides the `forward` of its class?
+
+    Who computes a module by other means than calling it has to ask.
+    """
+    return torch_module._has_any_global_hook() or any(_hooked(part) for part in module.modules())  # type: ignore[no-untyped-call]
+
+
+def _hooked(part: nn.Module) -> bool:
+    hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(part)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from fedstill.core.classifier import Classifier
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, State, carries, record
 from fedstill.core.value import setting
@@ -67,6 +68,7 @@ class FedSteady(Imagining, Dynamic):
 
     made_for = ("labels differ much from client to client", "few clients are active in a round")
     paper = "fedstill: the parts of FedKF, FedDyn, FedNTD and logit calibration that add up"
+    one_download = True
     alpha: float = setting(0.03, ge=0, doc="strength of the regularisation against drift (α), times κ")
     beta: float = setting(1.0, ge=0, doc="weight of the teacher's view of the other classes (β), times κ")
     gamma: float = setting(0.3, ge=0, doc="weight of the teacher's knowledge on imagined samples (γ), times κ")
@@ -79,6 +81,14 @@ class FedSteady(Imagining, Dynamic):
     inertia: float = setting(0.5, ge=0, lt=1, doc="how much of v stays when it follows w (ρ)")
     weighting: Literal["clients", "samples"] = setting("samples", doc="do clients count by samples, or all the same?")
     gather: Gather = setting(Remember(start="seen"), doc="what the server does with the replies")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loudest is not None and isinstance(self.gather, Remember) and self.gather.slots == "client":
+            raise UsageError(
+                f"loudest = {self.loudest:g}: cannot shorten what is added to sums with gather.slots = client; "
+                "use slots = server or loudest = none"
+            )
 
     def mixing(self) -> str | None:
         """Calibration and κ use how many samples of each class there are."""

@@ -46,11 +46,10 @@ class LeNet5Gemm(Network):
 
     def features(self, x: Tensor) -> Tensor:
         """The feature vectors (batch, 120) of the images x."""
-        layers = list(self.body.children())
-        first, second = (layer for layer in layers if isinstance(layer, nn.Conv2d))
-        if not applies(x, first, second):
+        first, _, _, second, _, _, *rest = self.body.children()
+        if type(first) is not nn.Conv2d or type(second) is not nn.Conv2d or not applies(x, self.body):
             return super().features(x)
-        maps = pooled(pooled(in_rows(x, (32 - x.shape[-1]) // 2), first), second)
-        *_, flatten, third, relu = layers
-        vectors: Tensor = relu(third(flatten(maps.permute(3, 1, 0, 2))))
+        vectors = pooled(pooled(in_rows(x, int(first.padding[0])), first), second).permute(3, 1, 0, 2)
+        for layer in rest:
+            vectors = layer(vectors)
         return vectors

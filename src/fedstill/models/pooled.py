@@ -10,18 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import conv2d, max_pool2d, pad, relu
+
+from fedstill.core.classifier import watched
 
 _relu_backward = torch.ops.aten.threshold_backward.default
 NARROW = 16
 """Below so many output channels a product makes two rows at once, so that it is tall enough to be fast."""
 
 
-def applies(x: Tensor, *layers: nn.Module) -> bool:
-    """Can these layers be computed this way: on a CPU, with nobody who watches or rewrites them?"""
-    watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in layers)
+def applies(x: Tensor, body: nn.Module) -> bool:
+    """Can a body's layers be computed so on x: on a CPU, in float32, with nobody who watches or rewrites them?"""
     rewritten = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
-    return x.device.type == "cpu" and x.dtype is torch.float32 and not watched and not rewritten
+    other = rewritten or torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0
+    return not other and x.device.type == "cpu" and x.dtype is torch.float32 and len(x) > 0 and not watched(body)
 
 
 def in_rows(images: Tensor, padding: int) -> Tensor:
@@ -31,7 +34,11 @@ def in_rows(images: Tensor, padding: int) -> Tensor:
 
 
 def pooled(rows: Tensor, layer: nn.Conv2d) -> Tensor:
-    """ReLU of the 2×2 maxima of a convolution with an odd kernel, without padding; rows in, rows out."""
+    """ReLU of the 2×2 maxima of a convolution, without its padding; rows in, rows out.
+
+    Its kernel has an odd side, the rows' height and width are even. Where a pixel is infinite, its neighbours' outputs
+    become NaN.
+    """
     out: Tensor = _Pooled.apply(rows, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
     return out
 
@@ -57,6 +64,7 @@ def _narrowed(slopes: Tensor, tall: int, weight: Tensor) -> Tensor:
 class _Pooled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        x = x.contiguous()
         height, inputs, width, batch = x.shape
         outputs, _, side, _ = weight.shape
         high, across = (height - side + 1) // 2, (width - side + 1) // 2
@@ -76,11 +84,12 @@ class _Pooled(torch.autograd.Function):
         best = torch.maximum(left, right)
         upper, lower = best[:, 0], best[:, 1]
         out = torch.maximum(upper, lower).add_(bias[:, None]).relu_()
-        # who was the largest, as ones and zeros in place; of equals the first, as torch pools
-        left.ge_(right)
-        upper.ge_(lower)
-        ctx.save_for_backward(x, weight, bias, windows, wide, left, upper, out)
-        ctx.tall = tall
+        if any(ctx.needs_input_grad):
+            # who was the largest, as ones and zeros in place; of equals the first, as torch pools
+            left.ge_(right)
+            upper.ge_(lower)
+            ctx.save_for_backward(x, weight, bias, windows, wide, left, upper, out)
+            ctx.tall = tall
         return out.view(high, outputs, across, batch)
 
     @staticmethod
@@ -95,11 +104,11 @@ class _Pooled(torch.autograd.Function):
         torch.mul(rows, left, out=routed[:, :, 0])
         torch.sub(rows, routed[:, :, 0], out=routed[:, :, 1])
         routed = routed.view(len(windows), len(wide), -1)
-        back_x = _spread(routed, wide, ctx.tall, x, weight) if ctx.needs_input_grad[0] else None
-        if not ctx.needs_input_grad[1]:
-            return back_x, None, None
-        slopes = torch.bmm(routed, windows.transpose(1, 2)).sum(0)
-        return back_x, _narrowed(slopes, ctx.tall, weight), slope.sum((0, 2))
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        back = _spread(routed, wide, ctx.tall, x, weight) if for_x else None
+        slopes = torch.bmm(routed, windows.transpose(1, 2)).sum(0) if for_weight else None
+        kernel = None if slopes is None else _narrowed(slopes, ctx.tall, weight)
+        return back, kernel, slope.sum((0, 2)) if for_bias else None
 
 
 def _spread(routed: Tensor, wide: Tensor, tall: int, x: Tensor, weight: Tensor) -> Tensor:

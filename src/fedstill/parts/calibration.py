@@ -29,7 +29,7 @@ def log_shares(counts: Tensor, tau: float, smoothing: float) -> Tensor:
 def lacking(counts: Tensor, smoothing: float) -> float:
     """Σ_c max(0, 1 − C n_c / (u n)) / (C − 1): the part of all other classes that a client lacks.
 
-    A class is there from a share of u/C on; below, it lacks in proportion.
+    A class is there from a share of u/C on; below, it lacks in proportion. Who has no samples lacks all others, too.
 
     >>> lacking(torch.tensor([30, 10, 10, 10]), 0.2), lacking(torch.tensor([60, 0, 0, 0]), 0.2)
     (0.0, 1.0)
@@ -37,7 +37,7 @@ def lacking(counts: Tensor, smoothing: float) -> float:
     0.5
     """
     shares = counts.double() / counts.sum().clamp_min(1)
-    return float((1 - len(counts) * shares / smoothing).clamp_min(0).sum() / max(1, len(counts) - 1))
+    return min(1.0, float((1 - len(counts) * shares / smoothing).clamp_min(0).sum() / max(1, len(counts) - 1)))
 
 
 def calibrated_cross_entropy(logits: Tensor, y: Tensor, margin: Tensor, others_only: bool = False) -> Tensor:

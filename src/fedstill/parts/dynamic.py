@@ -16,7 +16,8 @@ from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.parts.averaging import Averaging, Global
 from fedstill.parts.gather import Update, mean
-from fedstill.parts.learner import Learner, parameter_names
+from fedstill.parts.gradients import gradients
+from fedstill.parts.learner import Learner, parameter_names, shifted
 
 
 @record
@@ -65,10 +66,11 @@ class Dynamic(Averaging):
         if self.max_norm is None:
             learner.step(private, free, shift=drift, pull=self.alpha)
             return
-        gradients = torch.autograd.grad(private if free is None else private + free, learner.parameters)
-        bent = gradients if drift is None else torch._foreach_add(gradients, drift, alpha=self.alpha)
-        length = torch.nn.utils.get_total_norm(bent)
-        learner.apply(torch._foreach_mul(bent, float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))))
+        slopes = gradients(private if free is None else private + free, learner.parameters)
+        bent = slopes if drift is None else shifted(slopes, drift, self.alpha)
+        length = torch.nn.utils.get_total_norm([slope for slope in bent if slope is not None])
+        part = float((self.max_norm / length.clamp_min(1e-12)).clamp_max(1.0))
+        learner.apply([None if slope is None else slope * part for slope in bent])
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
         """s ← s − Σ_{k active} share_k κ_k (θ_k − θ), shares of all clients; θ ← mean of the active θ_k − s."""

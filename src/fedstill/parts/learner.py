@@ -78,10 +78,7 @@ class Learner:
         """
         both = [loss for loss in (private, free) if loss is not None]
         slopes = gradients(both[0] if len(both) == 1 else both[0] + both[1], self.parameters)
-        if shift is not None:
-            with torch.no_grad():
-                slopes = torch._foreach_add(slopes, list(shift), alpha=pull)
-        self.apply(slopes)
+        self.apply(slopes if shift is None else shifted(slopes, shift, pull))
 
     def apply(self, gradients: Sequence[Tensor | None]) -> None:
         """One optimiser step with these gradients."""
@@ -115,6 +112,14 @@ class Learner:
             }
             self.optimizer.load_state_dict({**blank, "state": state})
         return self
+
+
+@torch.no_grad()
+def shifted(slopes: Sequence[Tensor | None], shift: Sequence[Tensor], pull: float) -> Sequence[Tensor | None]:
+    """Every gradient plus `pull` times its shift; a parameter that the loss does not reach stays without."""
+    reached = [(slope, move) for slope, move in zip(slopes, shift, strict=True) if slope is not None]
+    moved = iter(torch._foreach_add([slope for slope, _ in reached], [move for _, move in reached], alpha=pull))
+    return [None if slope is None else next(moved) for slope in slopes]
 
 
 class Guard(Protocol):

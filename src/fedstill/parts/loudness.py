@@ -20,11 +20,13 @@ def hushed(
 ) -> tuple[dict[int, float], list[Reply[Any]]]:
     """The length of every client's last step from `start`, and the replies, those too loud shortened.
 
-    `before`: lengths known so far, by client; a step longer than `loudest` times the median of all is too loud.
+    `before`: lengths known so far, by client; a step longer than `loudest` times the median of all is too loud. Who
+    stood still says nothing of how long steps are: half of the clients could otherwise silence the rest.
     """
     steps = inner(replies, start).diagonal().clamp_min(0).sqrt().tolist()
     lengths = {**before, **{r.client: step for r, step in zip(replies, steps, strict=True)}}
-    bound = loudest * median_low(lengths.values())
+    moved = [length for length in lengths.values() if length]
+    bound = loudest * median_low(moved) if moved else 0.0
     heard = [
         with_weights(r, clipped(weights_in(r), start, (bound / step) ** 3)) if step > bound else r
         for r, step in zip(replies, steps, strict=True)

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
-from fedstill.core.classifier import Classifier
+from fedstill.core.classifier import Classifier, watched
 
 _nll_backward = torch.ops.aten.nll_loss_backward.default
 _relu_backward = torch.ops.aten.threshold_backward.default
@@ -35,9 +34,7 @@ class Perceptron:
     @staticmethod
     def of(module: nn.Module, trained: Sequence[Tensor]) -> "Perceptron | None":
         """The module as a perceptron whose parameters are `trained`, all of them, in this order; None: it is none."""
-        if not isinstance(module, Classifier) or torch_module._has_any_global_hook():  # type: ignore[no-untyped-call]
-            return None
-        if any(_meddled(part) for part in module.modules()):
+        if not isinstance(module, Classifier) or watched(module):
             return None
         chain = list(_unpacked(module.chain()))
         flat = bool(chain) and type(chain[0]) is nn.Flatten and (chain[0].start_dim, chain[0].end_dim) == (1, -1)
@@ -88,9 +85,3 @@ def _unpacked(chain: Sequence[nn.Module]) -> Iterator[nn.Module]:
             yield from _unpacked(list(part))
         else:
             yield part
-
-
-def _meddled(part: nn.Module) -> bool:
-    """Is anything called when a module is, besides the `forward` of its class?"""
-    hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
-    return any(hooks) or "forward" in vars(part)
