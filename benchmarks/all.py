@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 STEPS = {
     "peers": (["peers.py tiny lenet public --repetitions 3 --cache {cache} --table"], 12.0),
     "round": (["round.py --record"] * 3, 1.5),
-    "turn": (["turn.py --record"], 0.5),
+    "turn": (["turn.py --record"] * 3, 2.0),
     "fedkf": (["fedkf.py --record"], 1.5),
     "message": (["message.py --record"], 1.0),
     "scale": (["scale.py --record"], 2.0),

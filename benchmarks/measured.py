@@ -61,7 +61,15 @@ BENCHES = {
     ),
     "turn": Bench(
         "a client's turn by several methods against one of FedAvg, LeNet-5, processor time",
-        {"fedrad": ("FedRAD {}×", 1), "fedkf": ("FedKF {}×", 1), "fedsteady": ("FedSteady {}×", 1)},
+        {
+            "fedrad": ("FedRAD {}×", 1),
+            "fedkf": ("FedKF {}×", 1),
+            "fedsteady": ("FedSteady {}×", 1),
+            "fedsteady gamma=0": ("without imagination {}×", 1),
+            "fedsteady beta=0": ("without teaching on real samples {}×", 1),
+            "fedsteady alpha=0": ("without the bend {}×", 1),
+            "fedsteady lack=0": ("where a client lacks nothing {}×", 1),
+        },
     ),
     "trust": Bench(
         "identify, fuse and weigh for 20 clients × 6,000 public samples × 10 classes", {"ms": ("{} ms in all", 0)}

@@ -1,6 +1,6 @@
 """What a client's turn costs beside one of FedAvg, in processor time.
 
-    python benchmarks/turn.py                                         FedRAD, FedKF and FedSteady
+    python benchmarks/turn.py                                         FedRAD, FedKF, FedSteady and its parts
     python benchmarks/turn.py fedsteady "fedsteady generator_every=2" methods with settings of one's own
 
 Turns alternate in one process, so that a slow moment slows all; a ratio is the median of those of neighbouring turns.
@@ -23,6 +23,7 @@ from fedstill.experiment.config import experiment
 from fedstill.models import initial
 
 USUAL = ["fedrad", "fedrad relational=false", "fedkf", "fedsteady"]
+USUAL += [f"fedsteady {part}=0" for part in ("gamma", "beta", "alpha", "lack")]  # each part out; nothing is lacked
 
 
 def method_of(words: str, batch: int) -> Method[Any, Any, Any, Any]:
