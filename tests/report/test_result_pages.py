@@ -4,14 +4,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from smallest import preset_base
 
 from fedstill import cli
 from fedstill.core.errors import UsageError
+from fedstill.core.method import methods
 from fedstill.experiment.claims import Claim, Judgement, claims, compared
-from fedstill.experiment.leaderboard import leagues, ranks, tuned
+from fedstill.experiment.leaderboard import League, Score, Standing, at_the_edge, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, record_of
 from fedstill.experiment.reproduce import plan
@@ -93,6 +95,81 @@ def test_ranks_and_bars_by_hand() -> None:
     assert ranks({"a": 3.0, "b": 1.0, "c": 1.0}) == {"a": 1.0, "b": 2.5, "c": 2.5}
     assert cliques([2.4, 1.0, 1.5, 4.0], 1.0) == [(1.0, 1.5), (1.5, 2.4)]
     assert cliques([1.0, 2.0, 3.0], 5.0) == [(1.0, 3.0)]
+
+
+def test_methods_are_ranked_by_fairness_too(board: tuple[str, Archive]) -> None:
+    """Less FM is better, and more WLP: two methods have places 1 and 2 (or 1.5 each), so the means add to 3."""
+    file, archive = board
+    shared = leagues(read_preset(file), archive)[0]
+    for metric, sign in (("fm", 1), ("wlp", -1)):
+        assert sum(s.mean_ranks[metric] for s in shared.standings) == 3
+        one, other = shared.standings
+        better = [sign * (one.scores[t].metrics[metric] - other.scores[t].metrics[metric]) for t in shared.tasks]
+        places = [1.5 if difference == 0 else 1.0 + (difference > 0) for difference in better]
+        assert one.mean_ranks[metric] == sum(places) / 2
+    assert [s.model for s in shared.standings] == ["active", "active"]
+    assert all(s.same_split for s in shared.standings)
+
+
+def _standing(archive: Archive, method: str, seeds: list[int], **changes: Any) -> Standing:
+    first = archive.records[0]
+    public = changes.pop("public", None)
+    records = tuple(
+        replace(first, experiment={**first.experiment, "seed": seed, "public": public}, **changes) for seed in seeds
+    )
+    score = Score({"amp": 0.5}, records, 1.0, None, "active")
+    return Standing(method, {"easy": score}, {"easy": 1.0}, 1.0, 1.0, same_split="split" not in changes)
+
+
+def test_the_board_says_whose_seeds_and_whose_split_differ(board: tuple[str, Archive]) -> None:
+    archive = board[1]
+    alike = [_standing(archive, name, [1, 2]) for name in ("fedavg", "fedprox")]
+    odd = [_standing(archive, "moon", [1]), _standing(archive, "feddf", [1, 2], split="another", public=0.1)]
+    same, mixed = (League("one", tuple(found), ("easy",), None, None) for found in (alike, [*alike, *odd]))
+    assert leaderboard.titled(same, "easy") == "easy (2 seeds)"
+    assert leaderboard.titled(mixed, "easy") == "easy (1–2 seeds)"
+    assert leaderboard.footnotes(same, ["easy"]) == []
+    assert leaderboard.footnotes(mixed, ["easy"]) == [
+        "† feddf: `public = 0.1` of every class is no client's, so clients train and are tested on other samples than "
+        "FedAvg's.",
+        "Seeds differ on easy: most methods have seeds 1 2; moon has seed 1.",
+    ]
+    text = leaderboard.markdown(read_preset(board[0]), [mixed])
+    assert "| feddf † | active | 1.00 |" in text
+    assert "| fedavg | active | 1.00 |" in text
+
+
+def test_methods_with_a_public_set_have_another_split_on_the_board_and_ccvr_its_own_numbers() -> None:
+    found = leagues(read_preset("leaderboard/board"), Archive(ROOT / "results"))
+    standings = {s.method: s for league in found for s in league.standings}
+    assert {name for name, s in standings.items() if not s.same_split} == {
+        name for name, method in methods.usable() if method.needs_public
+    }
+    own = {name: s.model for name, s in standings.items() if s.model not in ("active", "global", "personal")}
+    assert own == {
+        "ccvr": "calibrated", "centralised": "centralised", "fedkd": "mentee", "fedkf": "overall",
+        "fedkf-minus": "overall", "fedsteady": "steady",
+    }  # fmt: skip
+    task = found[0].tasks[0]
+    assert standings["ccvr"].scores[task].metrics != standings["fedavg"].scores[task].metrics
+
+
+def test_the_page_says_how_many_took_the_largest_rate(tmp_path: Path, board: tuple[str, Archive]) -> None:
+    """FedAvg's documented rate is .01: .1 is ten times it, the edge; .03 is not."""
+    file = tmp_path / "edge.toml"
+    file.write_text(BOARD + "[tuned]\nfedavg = 0.1\nfedprox = 0.03\n")
+    assert at_the_edge(read_preset(str(file))) == (1, 2)
+    assert leaderboard.tuning(read_preset(str(file))).startswith("Of 1×, 3×, 10× the documented rate, 1 of 2 tuned ")
+    assert leaderboard.tuning(read_preset(board[0])) == ""
+
+
+def test_the_command_behind_a_row_runs_the_rows_tasks_with_their_seeds(board: tuple[str, Archive]) -> None:
+    preset = read_preset(board[0])
+    two, one = (_standing(board[1], "moon", seeds).scores["easy"] for seeds in ([1, 2], [1]))
+    assert leaderboard.again(preset, ["fedavg", "moon"], {"α = 1": two, "b": one, "c": two}) == (
+        "fedstill reproduce tiny --row fedavg --row moon --column 'α = 1' --column c --seeds 2\n"
+        "fedstill reproduce tiny --row fedavg --row moon --column b --seeds 1"
+    )
 
 
 def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
