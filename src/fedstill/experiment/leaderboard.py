@@ -1,4 +1,4 @@
-"""The leaderboard: every method on the same tasks, from records alone; ranks, and how far apart they must be to count.
+"""The leaderboard: every method, task by task, from records alone; ranks, and how far apart they must be to count.
 
 Methods that give one model to everybody and methods that give each client its own stand in leagues of their own: on
 clients whose classes differ, a personal model is examined on far fewer classes, and its AMP is another quantity.
