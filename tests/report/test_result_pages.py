@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,11 @@ def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
     record = found[0].standings[0].scores["α = 1"].records[0]
     assert f"# {record.id}" in text
     assert "--alpha" in text or "alpha = 1.0" in text
+    assert "α = 1 (2 seeds)<br>AMP" in text
+    behind_ranks = (
+        "fedstill reproduce tiny --row fedprox --column 'α = 1' --column 'α = 0.1' --seeds 2\nfedstill leaderboard"
+    )
+    assert behind_ranks in unescape(text)
     assert 'class="board"' in text
     assert "critical difference" in leaderboard.page(read_preset(file), found, tmp_path / "b.html").read_text().lower()
 
@@ -310,3 +316,14 @@ def test_every_page_says_what_the_records_say() -> None:
     """`make results` writes them."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     assert result_pages.stale(pages, Archive(ROOT / "results")) == []
+
+
+def test_no_table_of_results_is_typed_but_under_its_heading() -> None:
+    """Rows with a mean and a spread stand between markers, or under "Without a record"."""
+    typed = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        by_hand = re.sub(r"^<!-- results .*?^<!-- end of results -->", "", page.read_text(), flags=re.DOTALL | re.M)
+        for part in re.split(r"^(?=#+ )", by_hand, flags=re.M):
+            if not part.lstrip("# ").startswith("Without a record") and re.search(r"^\|.*±", part, re.M):
+                typed.append(f"{page.name}: {part.splitlines()[0]}")
+    assert typed == []

@@ -51,13 +51,13 @@ def _section(preset: Preset, league: League) -> str:
     head = ["method", "model", "mean rank", "worst rank", *_other_ranks(), "bytes", "time"]
     for task in run:
         head += [f"{escape(titled(league, task))}<br>{escape(described(metric).heading)}" for metric in ALWAYS]
-    body = [_row(preset, league, standing, run) for standing in league.standings]
+    body = [_row(preset, standing, run) for standing in league.standings]
     alike = "" if league.friedman is None else f" Friedman's test of all being alike: p = {league.friedman:.2g}."
     far = "" if league.critical is None else f" Mean ranks closer than {league.critical:.2f} do not differ (Nemenyi)."
     about = (
         f"Ranked by AMP over {len(league.tasks)} tasks that every method here has run: {'; '.join(league.tasks)}."
-        f"{alike}{far} Bytes (both ways) and processor time of a round relative to FedAvg, geometric means over tasks. "
-        "Click a head to sort."
+        f"{alike}{far} Ranks by FM and WLP are means over the same tasks. Bytes (both ways) and processor time of a "
+        "round relative to FedAvg, geometric means over tasks. Click a head to sort."
     )
     board = sections.table(head, body, left=(1,), kind="board")
     below = "".join(f"<p>{escape(line)}</p>" for line in footnotes(league, run))
@@ -128,7 +128,7 @@ def again(preset: Preset, methods: Sequence[str], scores: Mapping[str, Score]) -
     return "\n".join(lines)
 
 
-def _row(preset: Preset, league: League, standing: Standing, tasks: Sequence[str]) -> str:
+def _row(preset: Preset, standing: Standing, tasks: Sequence[str]) -> str:
     ranked = {task: score for task, score in standing.scores.items() if task in standing.ranks}
     rank = f"{again(preset, [standing.method], ranked)}\nfedstill leaderboard {shlex.quote(preset.name)}"
     rank += "  # ranks it among the others, from the records"
