@@ -1,6 +1,6 @@
 """What an audit learns of methods with and without privacy: membership by what left their clients.
 
-python benchmarks/audit.py                       # the table of docs/privacy.md, some two core-minutes
+python benchmarks/audit.py                       # the numbers in docs/privacy.md, and more; some two core-minutes
 python benchmarks/audit.py fedavg fedproto       # these methods alone
 python benchmarks/audit.py --splits 10           # ε = 1 on ten small splits, beside a model that has seen nobody
 """

@@ -155,7 +155,7 @@ def leaderboard(
     folder: Folder = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """Every method on the same tasks, from the records: ranks, critical difference, bytes and time, on one page."""
+    """Every method, task by task, from the records: ranks, critical difference, bytes and time, on one page."""
     from fedstill.experiment import leaderboard as boards
     from fedstill.experiment.presets import read_preset
     from fedstill.experiment.records import Archive

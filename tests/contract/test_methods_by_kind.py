@@ -51,7 +51,9 @@ def test_a_method_takes_a_round_on_every_kind_of_data(name: str, kind: str) -> N
     assert len(done.replies) == ready.env.clients
     assert all(same_bits(loads(dumps(r.upload)), r.upload) for r in done.replies)
     env = ready.env.at(0)
-    models = [*plan.method.models(env, done.server).values(), *(weights for weights in own if weights is not None)]
+    shared = plan.method.models(env, done.server)
+    assert plan.method.judged_by in ("", *shared), "a method is judged by a model that it reports"
+    models = [*shared.values(), *(weights for weights in own if weights is not None)]
     assert models
     begun = ready.env.initial()
     x = tiny(kind).train.inputs()

@@ -46,6 +46,19 @@ def test_which_model_a_row_means() -> None:
         which(run([0.1]), "overall")
 
 
+def test_global_is_the_model_that_the_method_is_judged_by() -> None:
+    """CCVR is judged by `calibrated` (AMP .7), not by FedAvg's `active` (.4); FedAvg by `active`, not by `overall`."""
+    models = {"active": {"amp": 0.4}, "overall": {"amp": 0.6}, "calibrated": {"amp": 0.7}}
+    rows = [{"round": 1, "models": models, "seconds": {}, "bytes": {}}]
+    ccvr, fedavg = (Result({"method": {"name": name}}, rows) for name in ("ccvr", "fedavg"))
+    assert (which(ccvr, "global")[0], reading("amp", ccvr, "global")) == ("calibrated", 0.7)
+    assert (which(fedavg, "global")[0], reading("amp", fedavg, "global")) == ("active", 0.4)
+    assert which(ccvr, "active")[0] == "active", "a row that names a model gets it"
+    assert (ccvr.principal, fedavg.principal) == ("calibrated", "overall")
+    without = Result({"method": {"name": "fedkf"}}, [{**rows[0], "models": {"active": {"amp": 0.4}}}])
+    assert which(without, "global")[0] == "active", "without a memory of all clients FedKF has no overall model"
+
+
 def test_rounds_to_a_fixed_target_are_of_the_global_test() -> None:
     """Accuracies 0.1, 0.4, 0.6: 0.55 is reached in round 3, 0.7 never."""
     result = run([0.2, 0.5, 0.7])

@@ -3,15 +3,18 @@
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from smallest import preset_base
 
 from fedstill import cli
 from fedstill.core.errors import UsageError
+from fedstill.core.method import methods
 from fedstill.experiment.claims import Claim, Judgement, claims, compared
-from fedstill.experiment.leaderboard import leagues, ranks, tuned
+from fedstill.experiment.leaderboard import League, Score, Standing, at_the_edge, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, record_of
 from fedstill.experiment.reproduce import plan
@@ -95,6 +98,81 @@ def test_ranks_and_bars_by_hand() -> None:
     assert cliques([1.0, 2.0, 3.0], 5.0) == [(1.0, 3.0)]
 
 
+def test_methods_are_ranked_by_fairness_too(board: tuple[str, Archive]) -> None:
+    """Less FM is better, and more WLP: two methods have places 1 and 2 (or 1.5 each), so the means add to 3."""
+    file, archive = board
+    shared = leagues(read_preset(file), archive)[0]
+    for metric, sign in (("fm", 1), ("wlp", -1)):
+        assert sum(s.mean_ranks[metric] for s in shared.standings) == 3
+        one, other = shared.standings
+        better = [sign * (one.scores[t].metrics[metric] - other.scores[t].metrics[metric]) for t in shared.tasks]
+        places = [1.5 if difference == 0 else 1.0 + (difference > 0) for difference in better]
+        assert one.mean_ranks[metric] == sum(places) / 2
+    assert [s.model for s in shared.standings] == ["active", "active"]
+    assert all(s.same_split for s in shared.standings)
+
+
+def _standing(archive: Archive, method: str, seeds: list[int], **changes: Any) -> Standing:
+    first = archive.records[0]
+    public = changes.pop("public", None)
+    records = tuple(
+        replace(first, experiment={**first.experiment, "seed": seed, "public": public}, **changes) for seed in seeds
+    )
+    score = Score({"amp": 0.5}, records, 1.0, None, "active")
+    return Standing(method, {"easy": score}, {"easy": 1.0}, 1.0, 1.0, same_split="split" not in changes)
+
+
+def test_the_board_says_whose_seeds_and_whose_split_differ(board: tuple[str, Archive]) -> None:
+    archive = board[1]
+    alike = [_standing(archive, name, [1, 2]) for name in ("fedavg", "fedprox")]
+    odd = [_standing(archive, "moon", [1]), _standing(archive, "feddf", [1, 2], split="another", public=0.1)]
+    same, mixed = (League("one", tuple(found), ("easy",), None, None) for found in (alike, [*alike, *odd]))
+    assert leaderboard.titled(same, "easy") == "easy (2 seeds)"
+    assert leaderboard.titled(mixed, "easy") == "easy (1–2 seeds)"
+    assert leaderboard.footnotes(same, ["easy"]) == []
+    assert leaderboard.footnotes(mixed, ["easy"]) == [
+        "† feddf: `public = 0.1` of every class is no client's, so clients train and are tested on other samples than "
+        "FedAvg's.",
+        "Seeds differ on easy: most methods have seeds 1 2; moon has seed 1.",
+    ]
+    text = leaderboard.markdown(read_preset(board[0]), [mixed])
+    assert "| feddf † | active | 1.00 |" in text
+    assert "| fedavg | active | 1.00 |" in text
+
+
+def test_methods_with_a_public_set_have_another_split_on_the_board_and_ccvr_its_own_numbers() -> None:
+    found = leagues(read_preset("leaderboard/board"), Archive(ROOT / "results"))
+    standings = {s.method: s for league in found for s in league.standings}
+    assert {name for name, s in standings.items() if not s.same_split} == {
+        name for name, method in methods.usable() if method.needs_public
+    }
+    own = {name: s.model for name, s in standings.items() if s.model not in ("active", "global", "personal")}
+    assert own == {
+        "ccvr": "calibrated", "centralised": "centralised", "fedkd": "mentee", "fedkf": "overall",
+        "fedkf-minus": "overall", "fedsteady": "steady",
+    }  # fmt: skip
+    task = found[0].tasks[0]
+    assert standings["ccvr"].scores[task].metrics != standings["fedavg"].scores[task].metrics
+
+
+def test_the_page_says_how_many_took_the_largest_rate(tmp_path: Path, board: tuple[str, Archive]) -> None:
+    """FedAvg's documented rate is .01: .1 is ten times it, the edge; .03 is not."""
+    file = tmp_path / "edge.toml"
+    file.write_text(BOARD + "[tuned]\nfedavg = 0.1\nfedprox = 0.03\n")
+    assert at_the_edge(read_preset(str(file))) == (1, 2)
+    assert leaderboard.tuning(read_preset(str(file))).startswith("Of 1×, 3×, 10× the documented rate, 1 of 2 tuned ")
+    assert leaderboard.tuning(read_preset(board[0])) == ""
+
+
+def test_the_command_behind_a_row_runs_the_rows_tasks_with_their_seeds(board: tuple[str, Archive]) -> None:
+    preset = read_preset(board[0])
+    two, one = (_standing(board[1], "moon", seeds).scores["easy"] for seeds in ([1, 2], [1]))
+    assert leaderboard.again(preset, ["fedavg", "moon"], {"α = 1": two, "b": one, "c": two}) == (
+        "fedstill reproduce tiny --row fedavg --row moon --column 'α = 1' --column c --seeds 2\n"
+        "fedstill reproduce tiny --row fedavg --row moon --column b --seeds 1"
+    )
+
+
 def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
     board: tuple[str, Archive], tmp_path: Path
 ) -> None:
@@ -106,6 +184,11 @@ def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
     record = found[0].standings[0].scores["α = 1"].records[0]
     assert f"# {record.id}" in text
     assert "--alpha" in text or "alpha = 1.0" in text
+    assert "α = 1 (2 seeds)<br>AMP" in text
+    behind_ranks = (
+        "fedstill reproduce tiny --row fedprox --column 'α = 1' --column 'α = 0.1' --seeds 2\nfedstill leaderboard"
+    )
+    assert behind_ranks in unescape(text)
     assert 'class="board"' in text
     assert "critical difference" in leaderboard.page(read_preset(file), found, tmp_path / "b.html").read_text().lower()
 
@@ -233,3 +316,14 @@ def test_every_page_says_what_the_records_say() -> None:
     """`make results` writes them."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     assert result_pages.stale(pages, Archive(ROOT / "results")) == []
+
+
+def test_no_table_of_results_is_typed_but_under_its_heading() -> None:
+    """Rows with a mean and a spread stand between markers, or under "Without a record"."""
+    typed = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        by_hand = re.sub(r"^<!-- results .*?^<!-- end of results -->", "", page.read_text(), flags=re.DOTALL | re.M)
+        for part in re.split(r"^(?=#+ )", by_hand, flags=re.M):
+            if not part.lstrip("# ").startswith("Without a record") and re.search(r"^\|.*±", part, re.M):
+                typed.append(f"{page.name}: {part.splitlines()[0]}")
+    assert typed == []

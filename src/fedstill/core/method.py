@@ -184,6 +184,9 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """False for the yardstick that has all clients' training samples in one place."""
     made_for: ClassVar[tuple[MadeFor, ...]] = ()
     """What its paper made it for: `fedstill advise` puts it first there, where no record says what is best."""
+    judged_by: ClassVar[str] = ""
+    """The reported model that the method is judged by: in tables, on the leaderboard, and when it is used. Empty where
+    that is the first model of `models` (`active`, `global` …), or the clients' own where there is no other."""
     one_round: ClassVar[bool] = False
     """True for methods that are meant for a single round in which all clients take part."""
 

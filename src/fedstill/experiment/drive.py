@@ -74,7 +74,7 @@ def _told(plan: Experiment, rows: list[dict[str, Any]], watcher: Watcher) -> str
         watcher.round(rows[-1])
     except StopRun as wish:
         return str(wish) or "stopped by a watcher"
-    return "" if plan.patience is None else exhausted(rows, plan.patience, direction(plan))
+    return "" if plan.patience is None else exhausted(rows, plan.patience, direction(plan), plan.method.judged_by)
 
 
 def direction(plan: Experiment) -> int:
@@ -82,8 +82,10 @@ def direction(plan: Experiment) -> int:
     return next(shown.direction for shown in Scorer.of(plan.metric, plan.metrics).shown if shown.key == "amp")
 
 
-def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None, sign: int = 1) -> str:
+def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None, sign: int = 1, own: str = "") -> str:
     """Why a run has no patience left, from its lines alone: so a run that was resumed stops in the same round.
+
+    `sign`: see `direction`; `own`: the model that the method names as its own.
 
     >>> rows = [{"round": t, "models": {"overall": {"amp": amp}}} for t, amp in enumerate([0.2, 0.5, 0.4, 0.5])]
     >>> exhausted(rows, 3), exhausted(rows, 2)
@@ -94,7 +96,7 @@ def exhausted(rows: Sequence[Mapping[str, Any]], patience: int | None, sign: int
     evaluated = [row for row in rows if row["models"]]
     if not evaluated:
         return ""
-    model = principal(evaluated[-1]["models"])
+    model = principal(evaluated[-1]["models"], own)
     curve = [row["models"].get(model, {}).get("amp") for row in evaluated]
     known = [float("-inf") if amp is None or amp != amp else sign * float(amp) for amp in curve]
     best = max(range(len(known)), key=known.__getitem__)

@@ -1,4 +1,4 @@
-"""The leaderboard: every method on the same tasks, from records alone; ranks, and how far apart they must be to count.
+"""The leaderboard: every method, task by task, from records alone; ranks, and how far apart they must be to count.
 
 Methods that give one model to everybody and methods that give each client its own stand in leagues of their own: on
 clients whose classes differ, a personal model is examined on far fewer classes, and its AMP is another quantity.
@@ -6,7 +6,7 @@ clients whose classes differ, a personal model is examined on far fewer classes,
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,13 +15,15 @@ from fedstill.experiment.config import experiment
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.records import Archive, Record
-from fedstill.experiment.reproduce import Entry, plan
+from fedstill.experiment.reproduce import RECORDED_SEEDS, Entry, plan
 from fedstill.experiment.run import start
 from fedstill.experiment.search import TUNING_SEED
 from fedstill.experiment.table_metrics import described, which
 
 TIMES = (1, 3, 10)
 """What a documented rate is multiplied with in tuning: as many trials for every method."""
+RANKED = ("amp", "fm", "wlp")
+"""The metrics by which methods are ranked: by AMP on the board, by the others beside it."""
 TUNING_ROUNDS = 10
 """A third of the board's: a rate that is too small or too large shows early."""
 
@@ -34,6 +36,13 @@ class Score:
     records: tuple[Record, ...]
     bytes: float
     seconds: float | None
+    model: str = ""
+    """The model whose metrics these are."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that the means are over."""
+        return tuple(sorted(int(record.experiment["seed"]) for record in self.records))
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,20 @@ class Standing:
     """The league it stands in."""
     among: int = 1
     """How many methods are ranked there."""
+    mean_ranks: Mapping[str, float] = field(default_factory=dict)
+    """Metric → mean rank by it over the same tasks, 1 the best: FM and WLP, the fairness beside AMP."""
+    same_split: bool = True
+    """Do its clients train and test on the samples they have with FedAvg, in every task?"""
+
+    @property
+    def model(self) -> str:
+        """The model that it is judged by (`Method.judged_by`)."""
+        return next((score.model for score in self.scores.values()), "")
+
+    @property
+    def public(self) -> Any:
+        """The public set of its runs, as the setting has it; None: there is none."""
+        return next((r.experiment.get("public") for score in self.scores.values() for r in score.records), None)
 
     @property
     def below(self) -> float | None:
@@ -89,8 +112,11 @@ class League:
     """p-value of "all methods are alike" (Friedman)."""
 
 
-def leagues(preset: Preset, archive: Archive, seeds: int = 3) -> list[League]:
-    """The board from the records: the leagues of shared and of personal models."""
+def leagues(preset: Preset, archive: Archive, seeds: int = RECORDED_SEEDS) -> list[League]:
+    """The board from the records: the leagues of shared and of personal models.
+
+    A cell has those of the first `seeds` seeds that have a record: `Score.seeds` says which.
+    """
     scores: dict[str, dict[str, Score]] = {}
     kinds: dict[str, str] = {}
     for entry in plan(preset, Path("."), seeds=seeds):
@@ -124,7 +150,8 @@ def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
     traffic = fmean(sum(result.bytes().values()) / len(result.rows) for _, result in records)
     spent = [r.cpu_seconds / int(r.experiment["rounds"]) for r, _ in records if r.cpu_seconds]
     kind = "a model for each client" if model == "personal" else "one model for all"
-    return Score(metrics, tuple(record for record, _ in records), traffic, fmean(spent) if spent else None), kind
+    mean_spent = fmean(spent) if spent else None
+    return Score(metrics, tuple(record for record, _ in records), traffic, mean_spent, model), kind
 
 
 def _league(
@@ -133,7 +160,8 @@ def _league(
     most = max(len(scores) for scores in inside.values())
     known = {method: scores for method, scores in inside.items() if 2 * len(scores) >= most}  # a newcomer comes later
     common = tuple(task for task in tasks if all(task in scores for scores in known.values()))
-    ranked = {task: ranks({method: scores[task].metrics["amp"] for method, scores in known.items()}) for task in common}
+    by = {metric: {task: _placed(known, task, metric) for task in common} for metric in RANKED}
+    ranked = by["amp"]
     standings = [
         Standing(
             method,
@@ -143,12 +171,27 @@ def _league(
             _relative(scores, usual, lambda score: score.seconds),
             name,
             len(known),
+            {m: fmean(by[m][task][method] for task in common) for m in RANKED[1:] if method in known and common},
+            _same_split(scores, usual),
         )
         for method, scores in inside.items()
     ]
     standings.sort(key=lambda s: (s.rank is None, s.rank, s.method))
     critical, friedman = differences([[ranked[task][method] for task in common] for method in known])
     return League(name, tuple(standings), common, critical, friedman)
+
+
+def _placed(known: Mapping[str, Mapping[str, Score]], task: str, metric: str) -> dict[str, float]:
+    """Places of the methods on a task by a metric, 1 the best; who has no value shares the last ones."""
+    sign = described(metric).direction
+    values = {method: scores[task].metrics.get(metric) for method, scores in known.items()}
+    return ranks({method: -math.inf if value is None else sign * value for method, value in values.items()})
+
+
+def _same_split(scores: Mapping[str, Score], usual: Mapping[str, Score]) -> bool:
+    """By the fingerprints of who trains, and is tested, on which samples."""
+    both = [task for task in scores if task in usual]
+    return all({r.split for r in scores[task].records} <= {r.split for r in usual[task].records} for task in both)
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, float]:
@@ -191,6 +234,16 @@ def _relative(
         if mine and theirs:
             ratios.append(math.log(mine / theirs))
     return math.exp(fmean(ratios)) if ratios else None
+
+
+def at_the_edge(preset: Preset) -> tuple[int, int]:
+    """Of how many tuned rates of the preset the largest that was tried was taken, and how many were tuned."""
+    chosen = preset.content.get("tuned", {})
+    largest = 0
+    for name, rate in chosen.items():
+        documented: Any = experiment({"method": {"name": name}}).method
+        largest += math.isclose(rate, documented.lr * max(TIMES))
+    return largest, len(chosen)
 
 
 def tuned(

@@ -118,8 +118,8 @@ def load_model(path: str | Path, name: str | None = None, *, model: Any = None) 
 
     Args:
         path: the run's folder, one that `fedstill pull` wrote, or a .safetensors file of `fedstill export` or `distil`.
-        name: `overall`, `active` … or a client's number for that client's own model (default: `overall` where there is
-            one, else the first).
+        name: `overall`, `active` … or a client's number for that client's own model (default: the one the method
+            is judged by where it names one, else `overall` where there is one, else the first).
         model: the module, class or factory again, for a run whose model was given as an object.
 
     Returns:
@@ -182,7 +182,7 @@ def trained(plan: Experiment, env: Env, checkpoint: Checkpoint, name: str | None
     there: Mapping[str, State] = plan.method.models(env, checkpoint.server)
     states = {k: method_state(checkpoint.clients[k]) for k in checkpoint.clients}
     own = {str(k): k for k, state in states.items() if plan.method.own(env.at(0, k), state) is not None}
-    chosen = name or principal([*there, *own])
+    chosen = name or principal([*there, *own], plan.method.judged_by)
     if chosen in there:
         return there[chosen], plan.method.architectures(env, checkpoint.server).get(chosen), chosen
     weights = plan.method.own(env.at(0, own[chosen]), states[own[chosen]]) if chosen in own else None

@@ -21,6 +21,8 @@ from fedstill.experiment.table_metrics import Beyond, Reading, reading, to_repor
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
 
+RECORDED_SEEDS = 5
+"""So many seeds, from a preset's first on, are looked for in the records by tables, pages and the leaderboard."""
 STUDENTS = ("centralised", "images")
 """Kinds of presets whose runs are those of a teacher."""
 

@@ -1,5 +1,6 @@
 """What a run gives back."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import UsageError, unknown
+from fedstill.core.method import methods
 from fedstill.core.registry import Registry
 from fedstill.core.rng import numpy_stream
 from fedstill.experiment.health import Health
@@ -18,10 +20,30 @@ views: Registry[Callable[..., Any]] = Registry("view of a result")
 """How people look at results: whoever shows them registers here, so that running knows nothing of showing."""
 
 
-def principal(models: Iterable[str]) -> str:
-    """The model a run is judged and used by when nobody says which: the steadiest one there is, else the first."""
+def judged_by(method: str) -> str:
+    """The model that a method, by its name, says it is judged by (`Method.judged_by`); empty where it says nothing.
+
+    No code of others is imported for it: `package.module:Name` is asked only where the module is there already.
+
+    >>> judged_by("ccvr"), judged_by("fedavg"), judged_by("nobody.knows:Me")
+    ('calibrated', '', '')
+    """
+    known = method in set(methods) or method.partition(":")[0] in sys.modules
+    return str(methods[method].judged_by) if known else ""
+
+
+def principal(models: Iterable[str], own: str = "") -> str:
+    """The model of a run that is used when nobody says which, out of `models`.
+
+    `own`, the one its method is judged by, where it names one; else `overall`, the steadier, where there is one; else
+    the first. A table's row takes `table_metrics.which` instead, which differs in one thing: it never takes `overall`
+    from a method that does not name it, since any method that averages has one here, and its paper has not.
+
+    >>> principal(["active", "overall", "calibrated"], "calibrated"), principal(["active", "overall"])
+    ('calibrated', 'overall')
+    """
     names = list(models)
-    return next((name for name in ("steady", "overall", *names) if name in names), "")
+    return next((name for name in (own, "overall", *names) if name in names), "")
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +86,8 @@ class Result:
     def model(self, name: str | None = None, model: Any = None) -> Any:
         """A model of the run as a ready `torch.nn.Module` in eval mode, which takes raw inputs and gives logits.
 
-        `name`: `overall`, `active` … or a client's number (default: `overall` where there is one, else the first).
+        `name`: `overall`, `active` … or a client's number (default: the one the method is
+        judged by where it names one, else `overall` where there is one, else the first).
         `model`: the module, class or factory again, for a run whose model was given as an object.
         """
         if self.run_dir is None:
@@ -116,6 +139,16 @@ class Result:
     def models(self) -> list[str]:
         """The models the run reports."""
         return list(self._evaluated[-1]["models"]) if self._evaluated else []
+
+    @property
+    def own(self) -> str:
+        """The model that the run's method says it is judged by; empty where it says nothing."""
+        return judged_by(str(self.experiment["method"]["name"]))
+
+    @property
+    def principal(self) -> str:
+        """The model that is used when nobody says which; empty before the first evaluated round."""
+        return principal(self.models, self.own)
 
     @property
     def _evaluated(self) -> list[Mapping[str, Any]]:

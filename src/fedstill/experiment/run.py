@@ -127,7 +127,7 @@ def _resumed(folder: RunDir, watcher: Watcher, more: Mapping[str, Any], given: M
     needed = [name for name in given_as_objects(settings) if name not in given]
     plan = experiment({**settings, **changed, **given})
     _here(plan)
-    stopped = exhausted(rows[:done], plan.patience, direction(plan)) if len(rows) >= done else ""
+    stopped = exhausted(rows[:done], plan.patience, direction(plan), plan.method.judged_by) if len(rows) >= done else ""
     if checkpoint and len(rows) >= done and (stopped or done >= plan.rounds):
         for note in (*notes, f"finished: all {done} rounds are done" if not stopped else f"finished: {stopped}"):
             watcher.note(note)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedstill.core.errors import UsageError, extra
 from fedstill.experiment import batch, sweep
-from fedstill.experiment.result import Result, principal
+from fedstill.experiment.result import Result
 from fedstill.experiment.sweep import Point
 
 TUNING_SEED = 101
@@ -172,5 +172,5 @@ def _score(point: Point, done: Mapping[Path, Result]) -> float | None:
         if job.path not in done:
             return None
         result = done[job.path]
-        scores.append(result.metric("amp").direction * float(result.last(principal(result.models))["amp"]))
+        scores.append(result.metric("amp").direction * float(result.last(result.principal)["amp"]))
     return None if any(score != score for score in scores) else fmean(scores)

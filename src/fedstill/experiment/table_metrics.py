@@ -115,13 +115,16 @@ def reading(name: str, result: Result, model: str, fedavg: tuple[Result, str] | 
 def which(result: Result, model: str) -> tuple[str, str]:
     """The run's model that a row means, and the key of its accuracy.
 
-    `global` is the only global model there is, FedAvg's being called `active`; `median` the median client's own.
+    `global` is the one that the method says it is judged by; of a method that says nothing the shared model, FedAvg's
+    being called `active`, or the clients' own where nothing is shared. `median` is the median client's own.
     """
     there = result.models
     if model == "median":
         return "personal", "accuracy_median"
     if model in there:
         return model, "accuracy"
+    if model == "global" and result.own in there:
+        return result.own, "accuracy"
     shared = [name for name in there if name != "personal"]
     if model in ("global", "active") and shared:
         return ("active" if "active" in there else shared[0]), "accuracy"

@@ -46,6 +46,7 @@ class KnowledgeFusion(Imagining, Averaging):
     paper = (
         "Zhou et al., Handling Data Heterogeneity for IoT Devices in Federated Learning: A Knowledge Fusion Approach"
     )
+    judged_by = "overall"  # line 10: ŵ is what comes out
     private_learners = 1
     server_sums = "samples"
     profile: Literal["paper", "authors"] = setting("paper", doc="authors: as their public code, see the method page")

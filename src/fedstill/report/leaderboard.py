@@ -1,17 +1,22 @@
 """The leaderboard's page: one file, offline, sortable, with the command behind every number."""
 
-from collections.abc import Sequence
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedstill.experiment.leaderboard import League, Score, Standing
+from fedstill.experiment.leaderboard import RANKED, TIMES, League, Score, Standing, at_the_edge
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.table_metrics import described
 from fedstill.report import html, sections
 from fedstill.report.command import command
 from fedstill.report.ranks import ranks_figure
+
+OTHER_SPLIT = "†"
+"""Marks a method whose clients have another split than FedAvg's."""
 
 
 def page(preset: Preset, leagues: Sequence[League], out: Path) -> Path:
@@ -26,7 +31,7 @@ def page(preset: Preset, leagues: Sequence[League], out: Path) -> Path:
     lead = sections.section("command-behind", "The command behind a number", shown, about="Click a number in a table.")
     filled = {
         "title": escape(preset.title),
-        "subtitle": escape(preset.note),
+        "subtitle": escape(" ".join(filter(None, (preset.note, tuning(preset))))),
         "lead": lead + "".join(parts),
         "pictures": sections.gallery(figures, "Critical difference", wide=True),
         "js": html.asset("shell.js") + html.asset("board.js"),
@@ -43,25 +48,102 @@ def _id(league: League) -> str:
 def _section(preset: Preset, league: League) -> str:
     tasks = [column["label"] for column in preset.content["columns"]]
     run = [task for task in tasks if any(task in s.scores for s in league.standings)]
-    head = ["method", "mean rank", "worst rank", "bytes", "time"]
-    head += [f"{escape(task)}<br>{escape(described(m).heading)}" for task in run for m in ALWAYS]
+    head = ["method", "model", "mean rank", "worst rank", *_other_ranks(), "bytes", "time"]
+    for task in run:
+        head += [f"{escape(titled(league, task))}<br>{escape(described(metric).heading)}" for metric in ALWAYS]
     body = [_row(preset, standing, run) for standing in league.standings]
     alike = "" if league.friedman is None else f" Friedman's test of all being alike: p = {league.friedman:.2g}."
     far = "" if league.critical is None else f" Mean ranks closer than {league.critical:.2f} do not differ (Nemenyi)."
     about = (
         f"Ranked by AMP over {len(league.tasks)} tasks that every method here has run: {'; '.join(league.tasks)}."
-        f"{alike}{far} Bytes (both ways) and processor time of a round relative to FedAvg, geometric means over tasks. "
-        "Click a head to sort."
+        f"{alike}{far} Ranks by FM and WLP are means over the same tasks. Bytes (both ways) and processor time of a "
+        "round relative to FedAvg, geometric means over tasks. Click a head to sort."
     )
-    board = sections.table(head, body, kind="board")
-    return sections.section(_id(league), league.name.capitalize(), board, about=escape(about))
+    board = sections.table(head, body, left=(1,), kind="board")
+    below = "".join(f"<p>{escape(line)}</p>" for line in footnotes(league, run))
+    return sections.section(_id(league), league.name.capitalize(), board, below, about=escape(about))
+
+
+def _other_ranks() -> list[str]:
+    """Heads of the mean ranks by the metrics other than AMP."""
+    return [f"rank by {described(metric).title}" for metric in RANKED[1:]]
+
+
+def titled(league: League, task: str) -> str:
+    """A task with how many seeds its numbers are means of: `digits (3 seeds)`, `(1–3 seeds)` where methods differ."""
+    counts = sorted({len(s.scores[task].seeds) for s in league.standings if task in s.scores})
+    return f"{task} ({'–'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' * (counts[-1] > 1)})"
+
+
+def _name(standing: Standing) -> str:
+    return standing.method + ("" if standing.same_split else f" {OTHER_SPLIT}")
+
+
+def footnotes(league: League, tasks: Sequence[str]) -> list[str]:
+    """What to know of single methods of a league: another split than the others', other seeds on one of `tasks`."""
+    lines = []
+    publics = dict.fromkeys(str(s.public) for s in league.standings if not s.same_split)
+    for public in publics:
+        names = ", ".join(s.method for s in league.standings if not s.same_split and str(s.public) == public)
+        why = "" if public == "None" else f" `public = {public}` of every class is no client's, so"
+        lines.append(f"{OTHER_SPLIT} {names}:{why} clients train and are tested on other samples than FedAvg's.")
+    for task in tasks:
+        seeds = {s.method: s.scores[task].seeds for s in league.standings if task in s.scores}
+        usual = Counter(seeds.values()).most_common(1)[0][0]
+        others = [f"{method} has {_listed(own)}" for method, own in seeds.items() if own != usual]
+        if others:
+            lines.append(f"Seeds differ on {task}: most methods have {_listed(usual)}; {', '.join(others)}.")
+    return lines
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {' '.join(map(str, seeds))}"
+
+
+def tuning(preset: Preset) -> str:
+    """How many methods took the largest of the rates that were tried; empty where the preset has no tuned rates."""
+    largest, count = at_the_edge(preset)
+    if not count:
+        return ""
+    tried = ", ".join(f"{times}×" for times in TIMES)
+    return (
+        f"Of {tried} the documented rate, {largest} of {count} tuned methods took {max(TIMES)}×, the edge of what was "
+        "tried: for them a still larger rate may be better."
+    )
+
+
+def again(preset: Preset, methods: Sequence[str], scores: Mapping[str, Score]) -> str:
+    """The commands that make the numbers of `scores` (task → score) again, for these methods: one a number of seeds."""
+    tasks_by_seeds: dict[int, list[str]] = {}
+    for task, score in scores.items():
+        tasks_by_seeds.setdefault(max(score.seeds) - preset.first_seed + 1, []).append(task)
+    lines = []
+    for seeds, tasks in tasks_by_seeds.items():
+        words = ["fedstill", "reproduce", preset.name]
+        for method in methods:
+            words += ["--row", method]
+        for task in tasks:
+            words += ["--column", task]
+        lines.append(shlex.join([*words, "--seeds", str(seeds)]))
+    return "\n".join(lines)
 
 
 def _row(preset: Preset, standing: Standing, tasks: Sequence[str]) -> str:
-    again = f"fedstill reproduce {preset.name} --row {standing.method} --seeds 3"
-    cells = [sections.cell(escape(standing.method), "name")]
-    for value, form in ((standing.rank, ".2f"), (standing.worst, "g"), (standing.bytes, ".2f"), (standing.time, ".2f")):
-        cells.append(_number(value, "–" if value is None else f"{value:{form}}", again))
+    ranked = {task: score for task, score in standing.scores.items() if task in standing.ranks}
+    rank = f"{again(preset, [standing.method], ranked)}\nfedstill leaderboard {shlex.quote(preset.name)}"
+    rank += "  # ranks it among the others, from the records"
+    usual = dict.fromkeys(["fedavg", standing.method])
+    price = again(preset, list(usual), standing.scores)
+    cells = [sections.cell(escape(_name(standing)), "name"), sections.cell(escape(standing.model), "left")]
+    others = [(standing.mean_ranks.get(metric), ".2f", rank) for metric in RANKED[1:]]
+    for value, form, command_ in (
+        (standing.rank, ".2f", rank),
+        (standing.worst, "g", rank),
+        *others,
+        (standing.bytes, ".2f", price),
+        (standing.time, ".2f", price),
+    ):
+        cells.append(_number(value, "–" if value is None else f"{value:{form}}", "" if value is None else command_))
     for task in tasks:
         for metric in ALWAYS:
             cells.append(_score(standing.scores.get(task), metric))
@@ -88,14 +170,17 @@ def rows(leagues: Sequence[League]) -> list[dict[str, Any]]:
 
 def _plain(league: League, standing: Standing) -> dict[str, Any]:
     scores = {
-        task: {**score.metrics, "records": [record.id for record in score.records]}
+        task: {**score.metrics, "seeds": list(score.seeds), "records": [record.id for record in score.records]}
         for task, score in standing.scores.items()
     }
     return {
         "league": league.name,
         "method": standing.method,
+        "model": standing.model,
+        "same_split": standing.same_split,
         "mean_rank": standing.rank,
         "worst_rank": standing.worst,
+        "mean_rank_by": dict(standing.mean_ranks),
         "bytes": standing.bytes,
         "time": standing.time,
         "ranked_by": list(league.tasks),
@@ -104,20 +189,29 @@ def _plain(league: League, standing: Standing) -> dict[str, Any]:
     }
 
 
-def markdown(leagues: Sequence[League]) -> str:
-    """The board as Markdown tables, a league each."""
-    out = []
+def markdown(preset: Preset, leagues: Sequence[League]) -> str:
+    """The board as Markdown: how rates were tuned, then a table for each league, with its footnotes."""
+    out = [tuning(preset)] if tuning(preset) else []
     for league in leagues:
         out.append(f"**{league.name.capitalize()}**, ranked by AMP over {len(league.tasks)} tasks")
         if league.critical is not None:
             out[-1] += f"; mean ranks closer than {league.critical:.2f} do not differ (Nemenyi, 5 %)"
-        head = ["method", "mean rank", "worst", "bytes", "time", *league.tasks]
+        tasks = [titled(league, task) for task in league.tasks]
+        head = ["method", "model", "mean rank", "worst", *_other_ranks(), "bytes", "time", *tasks]
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for s in league.standings:
-            relative = [f"{v:.2f}×" if v is not None else "–" for v in (s.bytes, s.time)]
-            place = ["–" if v is None else f"{v:{form}}" for v, form in ((s.rank, ".2f"), (s.worst, "g"))]
-            there = [s.scores[task].metrics.get("amp") if task in s.scores else None for task in league.tasks]
-            amps = [described("amp").text(value) for value in there]
-            lines.append("| " + " | ".join([s.method, *place, *relative, *amps]) + " |")
+        lines += ["| " + " | ".join(_markdown_row(league, standing)) + " |" for standing in league.standings]
         out.append("\n".join(lines))
+        out += footnotes(league, league.tasks)
     return "\n\n".join(out)
+
+
+def _markdown_row(league: League, standing: Standing) -> list[str]:
+    others = [(standing.mean_ranks.get(metric), ".2f") for metric in RANKED[1:]]
+    placed = [(standing.rank, ".2f"), (standing.worst, "g"), *others]
+    places = ["–" if value is None else f"{value:{form}}" for value, form in placed]
+    relative = [f"{value:.2f}×" if value is not None else "–" for value in (standing.bytes, standing.time)]
+    amps = []
+    for task in league.tasks:
+        score = standing.scores.get(task)
+        amps.append(described("amp").text(score.metrics.get("amp") if score else None))
+    return [_name(standing), standing.model, *places, *relative, *amps]

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from fedstill.core.errors import FedstillError
 from fedstill.core.method import methods
-from fedstill.experiment.result import Result, principal
+from fedstill.experiment.result import Result
 from fedstill.report.digest import Series, chapters
 from fedstill.report.privacy import left_clients, spent
 from fedstill.report.sites import ALONE, is_alone, served
@@ -27,7 +27,7 @@ def story(series: Sequence[Series]) -> str:
             alone = served(line.runs, line.model)
         together = [line for line in inside if line.runs[0].client_names and _federated(line)]
         for line in together:
-            if line.model == principal(line.runs[0].models):
+            if line.model == line.runs[0].principal:
                 paragraphs.append(" ".join(_sentences(line, alone)))
     return "".join(f"<p>{escape(text)}</p>" for text in paragraphs[:TOLD])
 

@@ -19,13 +19,11 @@ from fedstill.experiment import leaderboard as boards
 from fedstill.experiment.claims import Judgement, claims, judged
 from fedstill.experiment.presets import Preset, read_preset
 from fedstill.experiment.records import Archive
-from fedstill.experiment.reproduce import Number, numbers, plan, recorded
+from fedstill.experiment.reproduce import RECORDED_SEEDS, Number, numbers, plan, recorded
 from fedstill.experiment.table_metrics import described
 from fedstill.report import claims as claim_tables
 from fedstill.report import leaderboard, paper_table
 
-SEEDS = 5
-"""So many are taken, from a preset's first on, where there are records of them."""
 OPTIONS = ("rows", "columns", "rounds", "metric")
 _BLOCK = re.compile(
     r"(^<!-- results (?P<words>[^\n]*?) -->\n)(?P<text>.*?)(^<!-- end of results -->)", re.DOTALL | re.M
@@ -67,7 +65,7 @@ def table_numbers(
     preset: Preset, archive: Archive, rows: Sequence[str], columns: Sequence[str], rounds: int | None
 ) -> list[Number]:
     """A preset's numbers from the records alone, with all seeds there are; no rows or columns named: all of them."""
-    entries = plan(preset, Path("."), seeds=SEEDS, rounds=rounds, rows=rows, columns=columns)
+    entries = plan(preset, Path("."), seeds=RECORDED_SEEDS, rounds=rounds, rows=rows, columns=columns)
     return numbers(*recorded(entries, archive), {})
 
 
@@ -151,7 +149,7 @@ def _verdict(preset: Preset, options: Mapping[str, str], archive: Archive) -> st
 
 
 def _leaderboard(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
-    return leaderboard.markdown(boards.leagues(preset, archive, SEEDS))
+    return leaderboard.markdown(preset, boards.leagues(preset, archive))
 
 
 def stale(pages: Sequence[Path], archive: Archive) -> list[Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.annotate import tagged
-from fedstill.experiment.result import Result, principal
+from fedstill.experiment.result import Result
 from fedstill.report.tables import WRONG, find_runs
 
 
@@ -39,7 +39,7 @@ _COLUMNS = ("run", "method", "data", "seed", "rounds", "AMP", "tags", "note")
 
 
 def _line(path: Path, result: Result) -> dict[str, str]:
-    settings, model = result.experiment, principal(result.models)
+    settings, model = result.experiment, result.principal
     rounds = f"{len(result.rows)} of {settings['rounds']}" if not result.stopped else f"{len(result.rows)}, stopped"
     values = (
         str(path),
