@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from fedstill.core.method import methods
-from fedstill.experiment.presets import RUNS, presets, read_preset
+from fedstill.experiment.presets import RUNS, Cell, presets, read_preset
+from fedstill.experiment.records import question
 from fedstill.experiment.reproduce import plan
 from fedstill.experiment.table_metrics import check
 from fedstill.models import models
+from fedstill.parts.trust import Identify
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["small", "full"])
@@ -50,3 +52,89 @@ def test_every_method_of_the_board_has_a_tuned_rate() -> None:
     """The board says that the rate was chosen by the same trials for all but those that are made for one round."""
     wanted = {name for name in methods if not methods[name].one_round}
     assert set(read_preset("leaderboard/board").content["tuned"]) == wanted
+
+
+def cells_of(*papers: str) -> list[tuple[str, bool, Cell]]:
+    """Every cell of these papers' presets, small and at the paper's size: preset, whether full, cell."""
+    names = [name for name in presets() if name.partition("/")[0] in papers]
+    return [(name, full, cell) for name in names for full in (False, True) for cell in read_preset(name).cells(full)]
+
+
+def test_all_training_samples_train_where_the_paper_tests_globally() -> None:
+    """The default would keep a fifth of every client's samples for a test of its own."""
+    kept = {name for name, _, cell in cells_of("dafkd", "fedrad", "fedtkd") if cell.settings.get("local_test") != 0.0}
+    assert not kept
+
+
+def test_fedkfs_presets_have_one_split_for_all_seeds() -> None:
+    several = {name for name, _, c in cells_of("fedkf") if c.settings["clients"] > 1 and "split_seed" not in c.settings}
+    assert several == {"fedkf/price"}
+    assert "every seed has a split of its own" in read_preset("fedkf/price").note
+
+
+def test_letters_are_as_many_of_each_class_in_fedkfs_presets() -> None:
+    letters = [(name, cell) for name, _, cell in cells_of("fedkf") if cell.settings["data"] == "emnist-letters"]
+    assert {"fedkf/table4", "fedkf/table5", "fedkf/table8", "fedkf/table12"} <= {name for name, _ in letters}
+    assert not {name for name, cell in letters if cell.settings.get("balanced") is not True}
+
+
+OWN_SIZE = {"fedkf/price", "fedrad/small", "fedtkd/skew"}
+"""Not in the papers: these have no size but their own."""
+
+
+def test_the_papers_size_has_no_limit_of_samples() -> None:
+    """FedKF's letters are the exception: 480 of each of 26 classes is what its paper takes."""
+    limited = {
+        (name, cell.column)
+        for name, full, cell in cells_of("fedkf", "dafkd", "fedrad", "fedtkd")
+        if full and name not in OWN_SIZE and cell.settings.get("samples", 0)
+        if (name.partition("/")[0], cell.settings["data"], cell.settings["samples"])
+        != ("fedkf", "emnist-letters", 26 * 480)
+    }
+    assert not limited
+
+
+AS_WRITTEN = {"margin": 0.0, "centred": False, "memory": 0.0}
+TABLES = ("fedtkd/table2", "fedtkd/table3", "fedtkd/table4", "fedtkd/table5", "fedtkd/table6")
+
+
+def test_fedtkd_is_as_written_unless_the_row_says_ours() -> None:
+    assert {key: getattr(Identify(), key) for key in AS_WRITTEN} == {"margin": 0.05, "centred": True, "memory": 0.8}
+    for name, _, cell in cells_of("fedtkd"):
+        if name in OWN_SIZE or cell.settings["method"]["name"] != "fedtkd":
+            continue
+        chosen = {key: value for key, value in cell.settings["method"]["gather"].items() if key in AS_WRITTEN}
+        assert chosen == ({} if cell.row.endswith(", ours") else AS_WRITTEN), (name, cell.row)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_fedtkds_tables_have_both_forms(name: str) -> None:
+    rows = {row["label"] for row in read_preset(name).content["rows"] if row["method"]["name"] == "fedtkd"}
+    written = {label for label in rows if not label.endswith(", ours")}
+    assert len(written) == 3, "10, 15 and 20 clients"
+    assert rows == written | {f"{label}, ours" for label in written}
+
+
+@pytest.mark.parametrize(
+    ("figure", "table"),
+    [
+        ("dafkd/fig3", "dafkd/table1"),
+        ("dafkd/fig4", "dafkd/table1"),
+        ("fedkf/fig6", "fedkf/table12"),
+        ("fedrad/fig5", "fedrad/table1"),
+        ("fedtkd/fig11", "fedtkd/table2"),
+        ("fedtkd/fig12", "fedtkd/table3"),
+        ("fedtkd/fig13", "fedtkd/table3"),
+        ("fedtkd/fig14", "fedtkd/table4"),
+        ("fedtkd/fig15", "fedtkd/table5"),
+        ("fedtkd/fig17", "fedtkd/table6"),
+    ],
+)
+@pytest.mark.parametrize("full", [False, True], ids=["small", "full"])
+def test_a_figure_shows_the_runs_of_the_table_that_its_note_names(
+    figure: str, table: str, full: bool, tmp_path: Path
+) -> None:
+    def runs(name: str) -> set[tuple[str, int]]:
+        return {(question(e.plans[0]), e.plans[0].rounds) for e in plan(read_preset(name), tmp_path, full=full)}
+
+    assert runs(figure) <= runs(table)

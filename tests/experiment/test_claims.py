@@ -167,6 +167,8 @@ CONTRARY = {
     ("dafkd/table3b", "sharing takes fewer rounds to every target"),
     ("fedkf/table5", "F4: OCA is further ahead of ACA at α = 0.01 than at α = 1, in most cases"),
     ("fedkf/table5", "F5: FedKF is better than FedKF-, in most cases"),
+    ("fedkf/table5", "F5: FedKF (ACA) is better than FedKF- (ACA), in most cases"),
+    ("fedkf/table6", "F5: FedKF (ACA) is better than FedKF- (ACA), in most cases"),
     ("fedrad/table1", "FedRAD is better than every other method, with homogeneous and heterogeneous data"),
 }
 """What a paper says although the numbers of the same table say otherwise. Anything else here would be a misreading."""
