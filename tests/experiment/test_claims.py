@@ -97,14 +97,55 @@ def test_a_value_that_is_claimed_is_refuted_by_one_seed() -> None:
     assert verdict(claim, number("A", "x", [1.0], "rounds_to:fedavg")) == "not decided"
 
 
-def test_a_target_that_was_not_reached_is_later_than_the_last_round() -> None:
-    a, b = (
-        number("A", "x", [20.0, 30.0], "rounds_to:fedavg"),
-        number("B", "x", [Beyond(50), Beyond(60)], "rounds_to:fedavg"),
-    )
+def test_a_target_that_was_not_reached_counts_as_reached_a_round_later() -> None:
+    """A takes 20 and 30 rounds, B not in 50: differences 51 − 20 and 51 − 30, t = 26/5 = 5.2, p = .06 with 1 degree."""
+    a = number("A", "x", [20.0, 30.0], "rounds_to:fedavg")
+    b = number("B", "x", [Beyond(50, 50), Beyond(50, 50)], "rounds_to:fedavg")
     found = judged([made(metrics=["rounds_to:fedavg"], columns=["x"])], [a, b])[0]
-    assert found.statements[0].differences == (31.0, 31.0)
-    assert found.verdict == "held"
+    assert found.statements[0].differences == (31.0, 21.0)
+    assert found.p == pytest.approx(0.0605, abs=1e-4)
+
+
+TIMES = {**TABLE, "metrics": ["seconds_to:fedavg", "time_speedup", "bytes_to:fedavg"]}
+REACHED = {
+    "seconds_to:fedavg": ([800.0, 810.0, 790.0], [Beyond(400.0, 10), Beyond(500.0, 10), Beyond(300.0, 10)]),
+    "bytes_to:fedavg": ([8e8, 8.1e8, 7.9e8], [Beyond(4e8, 10), Beyond(5e8, 10), Beyond(3e8, 10)]),
+    "time_speedup": ([0.5, 0.51, 0.49], [Beyond(1.0, 10), Beyond(0.8, 10), Beyond(1.3, 10)]),
+}
+"""A reached the target, late; B never did in ten rounds that took less time, fewer bytes."""
+
+
+@pytest.mark.parametrize("metric", REACHED)
+@pytest.mark.parametrize(("left", "right", "said"), [("A", "B", "held"), ("B", "A", "not held")])
+@pytest.mark.parametrize("relation", ["better", "top"])
+def test_not_reached_is_worse_than_reached_in_any_unit(
+    metric: str, left: str, right: str, said: str, relation: str
+) -> None:
+    """In seconds B counts as a round of ten later than A: 80, 81 and 79 more, the same in bytes; speed-ups 1/11 less.
+
+    A rule that took B's ten rounds for 11 seconds would say the contrary.
+    """
+    entry = {"text": "so", "left": left, "right": right, "metrics": [metric], "columns": ["x"], "relation": relation}
+    (claim,) = claims("tiny", {**TIMES, "claims": [entry]})
+    reached, never = REACHED[metric]
+    found = judged([claim], [number("A", "x", reached, metric), number("B", "x", never, metric)])[0]
+    gaps = [abs(value) * (1 / 11 if metric == "time_speedup" else 1 / 10) for value in reached]
+    assert [abs(gap) for gap in found.statements[0].differences] == pytest.approx(gaps)
+    assert found.verdict == said
+
+
+def test_two_that_did_not_reach_a_target_are_level_and_a_bound_further_off_counts() -> None:
+    """Seed 1: neither did: 0. Seed 2: A after 100 s, B not in 10 rounds of 40 s: 440 − 100."""
+    (claim,) = claims("tiny", {**TIMES, "claims": [{"text": "so", "left": "A", "right": "B", "columns": ["x"]}]})
+    a = number("A", "x", [Beyond(900.0, 10), 100.0], "seconds_to:fedavg")
+    b = number("B", "x", [Beyond(300.0, 10), Beyond(400.0, 10)], "seconds_to:fedavg")
+    assert judged([claim], [a, b])[0].statements[0].differences == pytest.approx((0.0, 340.0))
+
+
+def test_a_value_is_refuted_where_the_target_was_not_reached_whatever_its_bound() -> None:
+    claim = made(relation="is", value=11, metrics=["rounds_to:fedavg"], columns=["x"])
+    assert verdict(claim, number("A", "x", [11.0, Beyond(10, 10)], "rounds_to:fedavg")) == "not held"
+    assert verdict(claim, number("A", "x", [11.0, Beyond(11, 11)], "rounds_to:fedavg")) == "not held"
 
 
 def test_level_differences_are_not_decided() -> None:
@@ -161,6 +202,16 @@ def test_a_claim_is_also_judged_by_the_numbers_that_the_paper_prints() -> None:
     assert [judgement.paper for judgement in found] == ["not held", "held", None], "y is not printed"
     assert found[0].evidence == "no record yet; not so in the paper's own numbers"
     assert found[1].evidence == "no record yet"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"), [(2.0, "<1", "held"), ("<1", 0.5, "not held"), ("<1", "<1", "not decided")]
+)
+def test_a_paper_s_speed_up_below_one_is_worse_than_any_that_was_reached(a: Any, b: Any, said: str) -> None:
+    (claim,) = claims("tiny", {**TIMES, "claims": [{"text": "so", "left": "A", "right": "B", "columns": ["x"],
+                                                    "metrics": ["time_speedup"]}]})  # fmt: skip
+    printed = [Number("A", "x", "time_speedup", [], a), Number("B", "x", "time_speedup", [], b)]
+    assert judged([claim], printed)[0].paper == said
 
 
 CONTRARY = {

@@ -4,13 +4,15 @@ A preset's `[[claims]]` name rows, columns and metrics; a statement compares the
 so that positive is as claimed, are tested by a one-sided paired t-test at 5 %: *held* where they are above zero, *not
 held* where they are below zero (the contrary is shown), *not decided* otherwise or with fewer than two seeds. With
 three seeds a difference must be about three times its standard error to be decided; a test of so few numbers rests on
-their being roughly normal, and says nothing of other splits or data.
+their being roughly normal, and says nothing of other splits or data. A target that was not reached is worse than any
+that was.
 
 A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
 their number; `most` holds where more than half hold, and fails where at least half fail.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -187,8 +189,10 @@ def _labels(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> tup
     return tuple(label for label in known if any(fnmatchcase(label, pattern) for pattern in patterns))
 
 
-Cells = Mapping[tuple[str, str, str], Mapping[int, float]]
-"""Row, column, metric → seed → value."""
+Values = Mapping[int, float | Beyond]
+"""Seed → value."""
+Cells = Mapping[tuple[str, str, str], Values]
+"""Row, column, metric → its values."""
 
 
 def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement]:
@@ -203,48 +207,71 @@ def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement
     return judgements
 
 
-def _printed(number: Number) -> dict[int, float]:
-    """The paper's mean, as if two seeds had given it; ">60" rounds are 61, as where a run does not reach a target."""
-    mean, text = number.paper_mean, number.paper
-    if isinstance(text, str) and text.startswith(">") and text[1:].isdigit():
-        mean = float(text[1:]) + 1
-    return {} if mean is None else {1: mean, 2: mean}
+def _printed(number: Number) -> Values:
+    """The paper's mean, as if two seeds had given it; ">60" rounds and a speed-up of "<1" are targets not reached."""
+    value: float | Beyond | None = number.paper_mean
+    if isinstance(number.paper, str) and (bound := re.fullmatch(r"[<>] ?(\d+(?:\.\d+)?)", number.paper)):
+        value = Beyond(float(bound[1]), 1)
+    return {} if value is None else {1: value, 2: value}
 
 
-def _values(number: Number) -> dict[int, float]:
-    """A cell's values by seed; a target that was not reached in T rounds counts as T + 1."""
-    pairs = zip(number.seeds, number.ours, strict=False)
-    known = [(seed, v.rounds + 1.0 if isinstance(v, Beyond) else v) for seed, v in pairs]
-    return {seed: value for seed, value in known if value is not None}
+def _values(number: Number) -> Values:
+    """A cell's values by seed."""
+    return {seed: value for seed, value in zip(number.seeds, number.ours, strict=False) if value is not None}
+
+
+def _signed(cells: Sequence[Values], sign: int) -> list[dict[int, float]]:
+    """The values of cells that are compared, turned so that more is better, with a number for targets not reached.
+
+    A target that was not reached is worse than anything that was, and no worse than another that was not. In each seed
+    it counts as reached one round after the end: of the run, or of the slowest here if that is later.
+
+    By hand, in seconds: A reached it after 800; B did not in 10 rounds that took 400: 800 · 11/10.
+
+        >>> _signed([{1: 800.0}, {1: Beyond(400.0, 10)}], -1)
+        [{1: -800.0}, {1: -880.0}]
+    """
+    signed: list[dict[int, float]] = [{} for _ in cells]
+    for seed in sorted({seed for cell in cells for seed in cell}):
+        there = [cell[seed] for cell in cells if seed in cell]
+        rounds = max((value.rounds for value in there if isinstance(value, Beyond)), default=1)
+        known = [value.bound if isinstance(value, Beyond) else value for value in there]
+        unreached = max(known) * (rounds + 1) / rounds if sign < 0 else min(known) * rounds / (rounds + 1)
+        for cell, mine in zip(cells, signed, strict=True):
+            if seed in cell:
+                value = cell[seed]
+                mine[seed] = sign * (unreached if isinstance(value, Beyond) else value)
+    return signed
 
 
 def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
     for metric in claim.metrics:
         sign = described(metric).direction
 
-        def of(row: str, column: str, metric: str = metric, sign: int = sign) -> dict[int, float]:
-            return {seed: sign * value for seed, value in cells.get((row, column, metric), {}).items()}
+        def signed(rows: Sequence[str], column: str, metric: str = metric, sign: int = sign) -> list[dict[int, float]]:
+            return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
 
         columns = claim.about(metric)
         if claim.relation == "grows":
             if len(columns) != 2:
                 continue
             first, second = columns
-            for row, other in product(claim.left, claim.right):
-                gaps = [_less(of(row, column), of(other, column)) for column in (first, second)]
-                yield compared(f"{row} over {other}, {first} → {second}, {metric}", _less(gaps[1], gaps[0]))
+            for pair in product(claim.left, claim.right):
+                before, after = (_less(*signed(pair, column)) for column in (first, second))
+                yield compared(f"{pair[0]} over {pair[1]}, {first} → {second}, {metric}", _less(after, before))
             continue
         for column in columns:
             if claim.relation == "is":
                 for row in claim.left:
                     yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)
             elif claim.relation == "top":
-                best = _combined([of(row, column) for row in claim.left], 1)
-                rival = _combined([of(row, column) for row in claim.right], claim.places)
+                every = signed((*claim.left, *claim.right), column)
+                best = _combined(every[: len(claim.left)], 1)
+                rival = _combined(every[len(claim.left) :], claim.places)
                 yield compared(f"first {claim.places}, {column}, {metric}", _less(best, rival))
             else:
-                for row, other in product(claim.left, claim.right):
-                    yield compared(f"{row} over {other}, {column}, {metric}", _less(of(row, column), of(other, column)))
+                for pair in product(claim.left, claim.right):
+                    yield compared(f"{pair[0]} over {pair[1]}, {column}, {metric}", _less(*signed(pair, column)))
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
@@ -284,13 +311,18 @@ def compared(text: str, differences: Mapping[int, float]) -> Statement:
     return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, 1 - p)
 
 
-def _equal(text: str, values: Mapping[int, float], wanted: float | None) -> Statement:
-    """Is the value what is claimed, in every seed? One seed in which it is not refutes it."""
-    off = tuple(abs(values[seed] - (wanted or 0.0)) for seed in sorted(values))
+def _equal(text: str, values: Values, wanted: float | None) -> Statement:
+    """Is the value what is claimed, in every seed? One seed in which it is not, or has none in time, refutes it."""
+    off = tuple(_off(values[seed], wanted or 0.0) for seed in sorted(values))
     if len(off) < 2 and not any(off):
         return Statement(text, off, None, None, None, None)
     wrong = any(difference > 1e-9 for difference in off)
     return Statement(text, off, max(off), None, 1.0 if wrong else 0.0, 0.0 if wrong else 1.0)
+
+
+def _off(value: float | Beyond, wanted: float) -> float:
+    """How far a value is from the one that is claimed; of a target that was not reached, at least 1."""
+    return max(1.0, abs(value.bound - wanted)) if isinstance(value, Beyond) else abs(value - wanted)
 
 
 def _verdict(claim: Claim, statements: Sequence[Statement]) -> Verdict:

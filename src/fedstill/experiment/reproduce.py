@@ -17,7 +17,7 @@ from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
 from fedstill.experiment.records import Archive, record_id
 from fedstill.experiment.result import Result
-from fedstill.experiment.table_metrics import Beyond, Reading, reading, to_report
+from fedstill.experiment.table_metrics import Beyond, Reading, described, reading, to_report
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
 
@@ -68,9 +68,13 @@ class Number:
         return stdev(self.known) if len(self.known) > 1 else 0.0
 
     @property
-    def beyond(self) -> int | None:
-        """The rounds in which a target was not reached, where that happened."""
-        return max((value.rounds for value in self.ours if isinstance(value, Beyond)), default=None)
+    def beyond(self) -> float | None:
+        """The bound that every seed is beyond which did not reach its target, in the metric's unit; None without one.
+
+        Of what should be little, each of these seeds takes more than this; of what should be much, each has less.
+        """
+        bounds = [value.bound for value in self.ours if isinstance(value, Beyond)]
+        return (min if described(self.metric).direction < 0 else max)(bounds, default=None)
 
     @property
     def paper_mean(self) -> float | None:
@@ -92,7 +96,8 @@ class Number:
             "mean": self.mean,
             "std": self.spread if self.known else None,
             "seeds": len(self.ours),
-            "not_reached_in": self.beyond,
+            "not_reached": sum(isinstance(value, Beyond) for value in self.ours),
+            "beyond": self.beyond,
             "paper": self.paper,
             "difference": self.difference,
             "state": self.state,

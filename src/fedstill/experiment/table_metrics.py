@@ -23,9 +23,12 @@ from fedstill.experiment.result import Result
 
 @dataclass(frozen=True)
 class Beyond:
-    """A target that was not reached in so many rounds."""
+    """A target that was not reached: all that is known is a bound that its number lies beyond."""
 
+    bound: float
+    """What the whole run took, in the metric's own unit; of a speed-up, the one it would be with that."""
     rounds: int
+    """So many rounds the run had."""
 
 
 Reading = float | Beyond | None
@@ -157,18 +160,23 @@ def _rounds_to(case: Case, goal: str) -> Reading:
 
 
 def _time_to(case: Case, goal: str) -> Reading:
+    whole = case.result.time
     time = case.result.time_to(case.model, case.accuracy, float(goal))
-    return Beyond(len(case.result.rows)) if time is None and case.result.time is not None else time
+    return Beyond(whole, len(case.result.rows)) if time is None and whole is not None else time
 
 
 def _bytes_to(case: Case, goal: str) -> Reading:
     reached = _rounds_to(case, goal) if goal else float(len(case.result.rows))
-    return _sent(case.result, int(reached)) if isinstance(reached, float) else reached
+    if isinstance(reached, Beyond):
+        return replace(reached, bound=_sent(case.result, reached.rounds))
+    return None if reached is None else _sent(case.result, int(reached))
 
 
 def _seconds_to(case: Case, goal: str) -> Reading:
     rounds = _rounds_to(case, goal)
-    return case.seconds / len(case.result.rows) * rounds if isinstance(rounds, float) else rounds
+    if isinstance(rounds, Beyond):
+        return replace(rounds, bound=case.seconds)
+    return None if rounds is None else case.seconds / len(case.result.rows) * rounds
 
 
 def _speedup(case: Case, goal: str) -> Reading:
@@ -180,9 +188,7 @@ def _slowdown(case: Case, goal: str) -> Reading:
 
 
 def _time_speedup(case: Case, goal: str) -> Reading:
-    needed = _seconds_to(case, "fedavg")
-    usual = _training(case.fedavg[0]) if case.fedavg else None
-    return _ratio(usual, needed) if isinstance(needed, float) else needed
+    return _ratio(_training(case.fedavg[0]) if case.fedavg else None, _seconds_to(case, "fedavg"))
 
 
 def fluctuation(curve: Sequence[float | None]) -> float | None:
@@ -210,7 +216,7 @@ def _training(result: Result) -> float:
 
 
 def _or_beyond(result: Result, rounds: int | None) -> Reading:
-    return Beyond(len(result.rows)) if rounds is None else float(rounds)
+    return Beyond(float(len(result.rows)), len(result.rows)) if rounds is None else float(rounds)
 
 
 def _rounds_to_fedavg(case: Case) -> Reading:
@@ -223,7 +229,11 @@ def _rounds_to_fedavg(case: Case) -> Reading:
 
 
 def _ratio(over: float | None, under: Reading) -> Reading:
-    return over / under if over is not None and isinstance(under, float) and under else None
+    """Over by under; of a target that was not reached it is less than this, which is a bound too."""
+    if isinstance(under, Beyond):
+        bound = _ratio(over, under.bound)
+        return replace(under, bound=bound) if isinstance(bound, float) else None
+    return over / under if over is not None and under else None
 
 
 def _identified(result: Result) -> Reading:
@@ -232,7 +242,7 @@ def _identified(result: Result) -> Reading:
     if not rows:
         return None
     first = next((t for t in range(len(rows)) if all(right[t:])), None)
-    return Beyond(len(result.rows)) if first is None else float(rows[first]["round"])
+    return _or_beyond(result, None if first is None else int(rows[first]["round"]))
 
 
 def _module(case: Case, goal: str) -> Reading:

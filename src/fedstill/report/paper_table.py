@@ -51,13 +51,18 @@ def _short(value: Any) -> str:
 
 
 def ours(number: Number) -> str:
-    """Ours, for the eye: `–` where there is none, `> T` where a target was not reached."""
+    """Ours, for the eye: `–` where there is none; where a target was not reached, the bound it is beyond.
+
+    That is `> 100` in a column of rounds, `> 405.2` in one of seconds, `< 0.8` in one of speed-ups.
+    """
     if number.mean is not None:
         return described(number.metric).text(number.mean, number.spread)
     if number.beyond is None:
         return "–"
     if not number.known:
-        return f"> {number.beyond}"
+        metric = described(number.metric)
+        bound = metric.text(number.beyond)
+        return f"{'>' if metric.direction < 0 else '<'} {bound.rstrip('0').rstrip('.') if '.' in bound else bound}"
     reached = described(number.metric).text(sum(number.known) / len(number.known))
     return f"{reached} ({len(number.known)} of {len(number.ours)} seeds)"
 
