@@ -61,7 +61,7 @@ def test_less_is_better_where_the_metric_says_so() -> None:
 
 
 def test_every_needs_all_and_most_more_than_half() -> None:
-    up = [number("A", "x", [0.5, 0.6, 0.7]), number("B", "x", [0.4, 0.5, 0.6])]
+    up = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.4, 0.5, 0.6])]
     down = [number("A", "y", [0.1, 0.2, 0.31]), number("B", "y", [0.4, 0.5, 0.6])]
     level = [number("A", "y", [0.5, 0.4, 0.6]), number("B", "y", [0.4, 0.5, 0.6])]
     assert verdict(made(), *up, *down) == "not held"
@@ -73,17 +73,17 @@ def test_every_needs_all_and_most_more_than_half() -> None:
 
 def test_top_compares_the_best_with_the_last_rival_who_may_be_above_it() -> None:
     """C leads; A is second of all: among the first two, not the first."""
-    cells = [number("A", "x", [0.5, 0.6, 0.7]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
+    cells = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
     assert verdict(made(relation="top", right=["*"], places=2, columns=["x"]), *cells) == "held"
     assert verdict(made(relation="top", right=["*"], places=1, columns=["x"]), *cells) == "not held"
 
 
 def test_grows_compares_the_gap_in_two_columns() -> None:
-    """From x to y A's lead over B grows from .1 to .3."""
+    """From x to y A's lead over B grows from .1 to .3 in one seed, to .31 in the other: by .2 and .21, t = 41."""
     cells = [
         number("A", "x", [0.5, 0.6]),
         number("B", "x", [0.4, 0.5]),
-        number("A", "y", [0.5, 0.6]),
+        number("A", "y", [0.5, 0.61]),
         number("B", "y", [0.2, 0.3]),
     ]
     assert verdict(made(relation="grows", columns=["x", "y"]), *cells) == "held"
@@ -150,6 +150,37 @@ def test_a_value_is_refuted_where_the_target_was_not_reached_whatever_its_bound(
 
 def test_level_differences_are_not_decided() -> None:
     assert compared("x", {1: 0.0, 2: 0.0}).verdict == "not decided"
+    assert compared("x", dict.fromkeys(range(9), 0.0)).verdict == "not decided"
+
+
+@pytest.mark.parametrize(("seeds", "p"), [(2, None), (3, 1 / 8), (4, 1 / 16), (5, 1 / 32)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_same_difference_in_every_seed_is_judged_by_its_sign_alone(seeds: int, p: float | None, sign: int) -> None:
+    """A needs 50 rounds, B 100, whatever the seed: that n seeds point one way has the chance 1/2ⁿ, below 5 % from 5 on.
+
+    Rounds are told to the next that was examined, so no spread does not mean no doubt.
+    """
+    fast, slow = ("A", "B") if sign > 0 else ("B", "A")
+    values = [
+        number(fast, "x", [50.0] * seeds, "rounds_to:fedavg"),
+        number(slow, "x", [100.0] * seeds, "rounds_to:fedavg"),
+    ]
+    found = judged([made(metrics=["rounds_to:fedavg"], columns=["x"])], values)[0]
+    statement = found.statements[0]
+    assert (statement.p if sign > 0 else statement.contrary) == p
+    assert statement.interval is None
+    assert found.verdict == ("not decided" if seeds < 5 else "held" if sign > 0 else "not held")
+    assert f"difference {50 * sign} in every seed" in found.evidence
+
+
+def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:
+    """The settings decide how much is sent; two seeds decide nothing without a spread, here neither."""
+    entry = {"text": "so", "left": "A", "right": "B", "columns": ["x"]}
+    (claim,) = claims("tiny", {**TABLE, "metrics": ["bytes"], "claims": [entry]})
+    for seeds, said in ((2, "not decided"), (3, "held")):
+        few, many = number("A", "x", [3e6] * seeds, "bytes"), number("B", "x", [9e6] * seeds, "bytes")
+        assert verdict(claim, few, many) == said
+    assert judged([claim], [few, many])[0].evidence == "difference 6e+06 in every seed, counted, 3 seeds"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +218,8 @@ def test_columns_with_metrics_of_their_own_are_judged_by_these_alone() -> None:
     """x shows AMP, y shows FM: a claim over both is two statements, not four with two that nobody can measure."""
     own = [{"label": "x", "metrics": ["amp"]}, {"label": "y", "metrics": ["fm"]}]
     table = {**TABLE, "columns": own, "claims": [{"text": "so", "left": "A", "right": "B", "metrics": ["amp", "fm"]}]}
-    numbers = [number("A", "x", [0.9, 0.8]), number("B", "x", [0.6, 0.5])]
-    numbers += [number("A", "y", [0.1, 0.2], "fm"), number("B", "y", [0.4, 0.5], "fm")]
+    numbers = [number("A", "x", [0.9, 0.8]), number("B", "x", [0.6, 0.51])]
+    numbers += [number("A", "y", [0.1, 0.2], "fm"), number("B", "y", [0.4, 0.51], "fm")]
     found = judged(claims("tiny", table), numbers)[0]
     assert [s.text for s in found.statements] == ["A over B, x, amp", "A over B, y, fm"]
     assert found.verdict == "held"

@@ -4,8 +4,8 @@ A preset's `[[claims]]` name rows, columns and metrics; a statement compares the
 so that positive is as claimed, are tested by a one-sided paired t-test at 5 %: *held* where they are above zero, *not
 held* where they are below zero (the contrary is shown), *not decided* otherwise or with fewer than two seeds. With
 three seeds a difference must be about three times its standard error to be decided; a test of so few numbers rests on
-their being roughly normal, and says nothing of other splits or data. A target that was not reached is worse than any
-that was.
+their being roughly normal, and says nothing of other splits or data. Differences that are all equal have no spread to
+test by: then their signs alone count (`_without_spread`). A target that was not reached is worse than any that was.
 
 A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
 their number; `most` holds where more than half hold, and fails where at least half fail.
@@ -13,9 +13,10 @@ their number; `most` holds where more than half hold, and fails where at least h
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import product
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -64,7 +65,10 @@ class Statement:
     differences: tuple[float, ...]
     mean: float | None
     interval: tuple[float, float] | None
-    """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides."""
+    """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides.
+
+    None where there is no spread to make one of.
+    """
     p: float | None
     """Of differences like these, or further above zero, were there none."""
     contrary: float | None
@@ -109,6 +113,9 @@ class Judgement:
         if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
             (low, high), mean = self.statements[0].interval, self.statements[0].mean
             return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count}"
+        if len(self.statements) == 1 and self.claim.relation != "is" and len(self.statements[0].differences) > 1:
+            told = "not tested" if self.p is None else "counted" if self.p in (0, 1) else f"p = {self.p:.3g}"
+            return f"difference {self.statements[0].mean:.4g} in every seed, {told}, {count}"
         each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
         worst = f", largest p = {self.p:.3g}" if self.p is not None and self.claim.relation != "is" else ""
         return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count}"
@@ -193,6 +200,8 @@ Values = Mapping[int, float | Beyond]
 """Seed → value."""
 Cells = Mapping[tuple[str, str, str], Values]
 """Row, column, metric → its values."""
+Test = Callable[[str, Mapping[int, float]], Statement]
+"""A statement's text and its differences by seed → the statement."""
 
 
 def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement]:
@@ -201,7 +210,7 @@ def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement
     printed = {(n.row, n.column, n.metric): _printed(n) for n in numbers}
     judgements = []
     for claim in wanted:
-        statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed))
+        statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed, _by_sign))
         paper = _verdict(claim, theirs) if theirs and all(s.p is not None for s in theirs) else None
         judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper))
     return judgements
@@ -244,9 +253,10 @@ def _signed(cells: Sequence[Values], sign: int) -> list[dict[int, float]]:
     return signed
 
 
-def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
+def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterator[Statement]:
     for metric in claim.metrics:
         sign = described(metric).direction
+        test = judge or partial(compared, counted=described(metric).counted)
 
         def signed(rows: Sequence[str], column: str, metric: str = metric, sign: int = sign) -> list[dict[int, float]]:
             return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
@@ -258,7 +268,7 @@ def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
             first, second = columns
             for pair in product(claim.left, claim.right):
                 before, after = (_less(*signed(pair, column)) for column in (first, second))
-                yield compared(f"{pair[0]} over {pair[1]}, {first} → {second}, {metric}", _less(after, before))
+                yield test(f"{pair[0]} over {pair[1]}, {first} → {second}, {metric}", _less(after, before))
             continue
         for column in columns:
             if claim.relation == "is":
@@ -268,10 +278,10 @@ def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
                 every = signed((*claim.left, *claim.right), column)
                 best = _combined(every[: len(claim.left)], 1)
                 rival = _combined(every[len(claim.left) :], claim.places)
-                yield compared(f"first {claim.places}, {column}, {metric}", _less(best, rival))
+                yield test(f"first {claim.places}, {column}, {metric}", _less(best, rival))
             else:
                 for pair in product(claim.left, claim.right):
-                    yield compared(f"{pair[0]} over {pair[1]}, {column}, {metric}", _less(*signed(pair, column)))
+                    yield test(f"{pair[0]} over {pair[1]}, {column}, {metric}", _less(*signed(pair, column)))
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
@@ -287,8 +297,10 @@ def _combined(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, floa
     }
 
 
-def compared(text: str, differences: Mapping[int, float]) -> Statement:
+def compared(text: str, differences: Mapping[int, float], counted: bool = False) -> Statement:
     """A statement from its differences by seed: one-sided paired t-tests both ways, and the 90 % interval.
+
+    `counted` are numbers that the settings decide, such as bytes: differences that are all the same are then certain.
 
     By hand, for differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.464 with 2 degrees of freedom.
 
@@ -302,13 +314,39 @@ def compared(text: str, differences: Mapping[int, float]) -> Statement:
     if len(values) < 2:
         return Statement(text, tuple(values), values[0] if values else None, None, None, None)
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
-    if error < 1e-12:  # no spread: nothing to test, nothing to doubt
-        sure = 0.0 if abs(mean) > 1e-12 else 0.5
-        p, contrary = (sure, 1 - sure) if mean >= 0 else (1 - sure, sure)
-        return Statement(text, tuple(values), mean, (mean, mean), p, contrary)
+    if error < 1e-12:
+        return _without_spread(text, values, mean, counted)
     known = stats.t(len(values) - 1)
     p, reach = float(known.sf(mean / error)), float(known.ppf(1 - LEVEL)) * error
     return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, 1 - p)
+
+
+def _without_spread(text: str, values: Sequence[float], mean: float, counted: bool) -> Statement:
+    """A statement from differences that are all the same, as those of rounds are where few rounds are examined.
+
+    The t-test would take the grid on which they are measured for certainty, so a sign test is made: were there no
+    difference, n seeds would all point one way with a probability of 2⁻ⁿ. Five seeds decide, fewer do not; of two not
+    even a p-value is given. What is counted varies with no seed, so three that agree are enough.
+
+        >>> [_without_spread("x", [5.0] * n, 5.0, False).p for n in (2, 3, 5)]
+        [None, 0.125, 0.03125]
+    """
+    if abs(mean) < 1e-12:
+        return Statement(text, tuple(values), mean, None, 0.5, 0.5)
+    if len(values) < 3:
+        return Statement(text, tuple(values), mean, None, None, None)
+    chance = 0.0 if counted else 0.5 ** len(values)
+    p, contrary = (chance, 1.0) if mean > 0 else (1.0, chance)
+    return Statement(text, tuple(values), mean, None, p, contrary)
+
+
+def _by_sign(text: str, differences: Mapping[int, float]) -> Statement:
+    """A statement on means that a paper prints: they have no seeds to test by, so it is as claimed or it is not."""
+    values = tuple(differences[seed] for seed in sorted(differences))
+    if not values:
+        return Statement(text, values, None, None, None, None)
+    p = 0.5 if abs(values[0]) < 1e-12 else 0.0 if values[0] > 0 else 1.0
+    return Statement(text, values, values[0], None, p, 1 - p)
 
 
 def _equal(text: str, values: Values, wanted: float | None) -> Statement:

@@ -63,6 +63,8 @@ class TableMetric(Shown):
     """A metric of a whole run: how it is shown (a title may name its `{goal}`), and how it is read, given the goal."""
 
     read: Callable[[Case, str], Reading] = lambda case, goal: None
+    counted: bool = False
+    """Whether the settings decide it, as they do bytes: then all seeds agree because there is nothing to vary."""
 
 
 table_metrics: Registry[TableMetric] = Registry("table metric", instances_of=TableMetric)
@@ -90,7 +92,7 @@ def to_report(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ALWAYS and _found(name)[0].key not in table_metrics)
 
 
-def described(name: str) -> Shown:
+def described(name: str) -> TableMetric:
     """How a cell's number is shown, by the name presets give its metric.
 
     >>> described("fm").heading, described("rounds_to:0.85").title, described("seconds:total").unit
@@ -257,9 +259,11 @@ def _module(case: Case, goal: str) -> Reading:
     return fmean(known) if known else None
 
 
-def _less(key: str, title: str, about: str, unit: str, factor: float, digits: int, read: Any) -> TableMetric:
+def _less(
+    key: str, title: str, about: str, unit: str, factor: float, digits: int, read: Any, counted: bool = False
+) -> TableMetric:
     """Of what should be little, and has no most."""
-    return TableMetric(key, title, about, unit, factor, -1, digits, None, read)
+    return TableMetric(key, title, about, unit, factor, -1, digits, None, read, counted)
 
 
 for _entry in (
@@ -279,7 +283,7 @@ for _entry in (
           "from which on exactly the malicious clients are shut out (identified)", "rounds", 1, 1, _rounds_to),
     _less("time_to:", "virtual time to {goal}", "virtual time until that accuracy, where the run has a clock (`pace`)",
           "turns", 1, 1, _time_to),
-    _less("bytes", "sent", "bytes both ways, of all clients, in all rounds", "MB", 1e-6, 2, _bytes_to),
+    _less("bytes", "sent", "bytes both ways, of all clients, in all rounds", "MB", 1e-6, 2, _bytes_to, counted=True),
     _less("bytes_to:", "sent to reach {goal}", "bytes both ways, of all clients, until `rounds_to:` the same goal",
           "MB", 1e-6, 1, _bytes_to),
     _less("fluctuation", "fluctuation of AMP", "mean change of AMP from one examined round to the next, second half "
@@ -294,6 +298,7 @@ for _entry in (
     TableMetric("time_speedup", "speed-up", "FedAvg's `seconds` over `seconds_to:fedavg` (FedKF XI)", "×", 1,
                 limits=None, read=_time_speedup),
     *(_less(key, key.replace("_", " "), "passes for each batch, counted while batches run: half of the first layer's "
-            "and half of the head's (FedKF IX)", "a batch", 1, 2, lambda case, goal: None) for key in PASSES),
+            "and half of the head's (FedKF IX)", "a batch", 1, 2, lambda case, goal: None, counted=True)
+      for key in PASSES),
 ):  # fmt: skip
     table_metrics.register(_entry.key)(_entry)
