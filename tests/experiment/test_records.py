@@ -17,6 +17,7 @@ from fedstill.experiment.records import Archive, Record, matching, record_id, re
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.experiment.verify import Check, verified
+from fedstill.report import result_pages
 from fedstill.report.record_tables import OLDER_KERNELS, show_check
 
 SMALL: dict[str, Any] = {
@@ -170,6 +171,44 @@ def test_the_queue_runs_what_has_no_record_once_and_in_order(table: Path, tmp_pa
     assert amp.mean == archive.records[1].curves["active"]["amp"][1]  # round 2 of 3
     assert found["FedAvg", "rounds_to:fedavg"].mean == 2
     assert found["FedProx", "rounds_to:fedavg"].ours
+
+
+def test_a_table_of_times_takes_the_processor_s_from_records_and_says_where_there_is_none(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three rounds took the processor 6 s, so two of them 4; of seed 2 only a wall time is known, which is none."""
+    file, archive = tmp_path / "tiny.toml", Archive(tmp_path / "results")
+    file.write_text(TABLE.replace('["amp", "rounds_to:fedavg"]', '["seconds", "amp"]'))
+    first = record_of(run, "tiny · FedAvg × all", cpu_seconds=6.0)
+    second = replace(first, id="second", experiment={**first.experiment, "seed": 2}, cpu_seconds=None)
+
+    def read(seeds: int) -> dict[tuple[str, str], reproduce.Number]:
+        entries = reproduce.plan(read_preset(str(file)), tmp_path, seeds=seeds, rows=["FedAvg"])
+        return {(n.row, n.metric): n for n in reproduce.numbers(*reproduce.recorded(entries, archive), {})}
+
+    archive.add(first)
+    seconds = read(1)["FedAvg", "seconds"]
+    assert (seconds.ours, seconds.seeds, seconds.state) == ([4.0], [1], "")
+    archive.add(second)
+    both = read(2)
+    assert (both["FedAvg", "seconds"].ours, both["FedAvg", "seconds"].seeds) == ([4.0], [1])
+    assert both["FedAvg", "seconds"].state == "no undisturbed time of seed 2"
+    assert (both["FedAvg", "amp"].seeds, both["FedAvg", "amp"].state) == ([1, 2], "")
+    archive.add(replace(first, cpu_seconds=None))
+    assert read(2)["FedAvg", "seconds"].state == "no undisturbed time"
+    assert read(2)["FedAvg", "seconds"].ours == []
+    assert "no undisturbed time" in call(["results", "table", str(file), "--results", str(archive.folder)], capsys)[1]
+    assert "| FedAvg | – | " in result_pages.made(f'table {file} rows="FedAvg|FedProx"', archive), "its AMP is known"
+    times = tmp_path / "times.toml"
+    times.write_text(TABLE.replace('["amp", "rounds_to:fedavg"]', '["seconds"]'))
+    archive.add(
+        replace(
+            first, id="prox", experiment={**first.experiment, "method": {"name": "fedprox", "lr": 0.1, "epochs": 1}}
+        )
+    )
+    page = result_pages.made(f'table {times} rows="FedAvg|FedProx"', archive)
+    assert "| FedProx | 4.00 | 1 |" in page
+    assert page.endswith("\n\nNo undisturbed time: FedAvg.")
 
 
 def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_path: Path) -> None:

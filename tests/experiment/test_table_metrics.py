@@ -1,5 +1,6 @@
 """A cell's numbers, from results made by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ from fedstill.experiment.metrics import Metric, metrics
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.reproduce import Number, plan
 from fedstill.experiment.result import Result
-from fedstill.experiment.table_metrics import Beyond, check, described, reading, table_metrics, to_report, which
+from fedstill.experiment.table_metrics import (
+    Beyond,
+    Untimed,
+    check,
+    described,
+    reading,
+    table_metrics,
+    to_report,
+    which,
+)
 from fedstill.report.paper_table import ours
 
 
@@ -73,6 +83,26 @@ def test_seconds_leave_the_examination_out() -> None:
     assert reading("slowdown", slow, "active", AVG) == 1.5
     assert reading("seconds_to:fedavg", slow, "active", AVG) == 6
     assert reading("time_speedup", slow, "active", AVG) == pytest.approx(8 / 6)
+
+
+def test_times_of_a_recorded_run_are_the_processor_s_or_none() -> None:
+    """Recorded: 4 rounds in 6 s of the processor, FedAvg's in 5 s: 6/5 times; its AMP in round 2: 3 s, 5/3 as fast.
+
+    The wall's 3 s a round may have been spent beside others, and so may those of a module on the server.
+    """
+    spent = [{"fuse": 1.0}] * 4
+    wall = run([0.1, 0.5, 0.9, 0.9], seconds=3.0, module_seconds=spent)
+    mine, usual = replace(wall, recorded=True, cpu_seconds=6.0), replace(AVG[0], recorded=True, cpu_seconds=5.0)
+    names = ("seconds", "slowdown", "seconds_to:fedavg", "time_speedup")
+    read = [reading(name, mine, "active", (usual, "active")) for name in names]
+    assert read == pytest.approx([6.0, 1.2, 3.0, 5 / 3])
+    assert reading("seconds:fuse", mine, "active") == Untimed()
+    assert reading("seconds:fuse", wall, "active") == 1.0
+    blind = replace(mine, cpu_seconds=None)
+    assert [reading(name, blind, "active", (usual, "active")) for name in names] == [Untimed()] * 4
+    other = (replace(usual, cpu_seconds=None), "active")
+    assert [reading(name, mine, "active", other) for name in ("slowdown", "time_speedup")] == [Untimed()] * 2
+    assert reading("rounds_to:fedavg", blind, "active", other) == 2, "rounds are rounds"
 
 
 def test_a_target_that_was_not_reached_has_a_bound_in_the_metric_s_own_unit() -> None:

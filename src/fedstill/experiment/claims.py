@@ -226,7 +226,8 @@ def _printed(number: Number) -> Values:
 
 def _values(number: Number) -> Values:
     """A cell's values by seed."""
-    return {seed: value for seed, value in zip(number.seeds, number.ours, strict=False) if value is not None}
+    pairs = zip(number.seeds, number.ours, strict=False)
+    return {seed: value for seed, value in pairs if isinstance(value, float | Beyond)}
 
 
 def _signed(cells: Sequence[Values], sign: int) -> list[dict[int, float]]:

@@ -115,7 +115,9 @@ class Record:
                 rows[-1]["models"][model]["accuracy_per_client"] = list(each)
         if self.modules and rows:
             rows[-1]["facts"]["module_seconds"] = dict(self.modules)
-        return Result({**self.experiment, "rounds": last}, rows, None, sum(self.seconds.values()) * last / whole)
+        wall = sum(self.seconds.values()) * last / whole
+        cpu = None if self.cpu_seconds is None else self.cpu_seconds * last / whole
+        return Result({**self.experiment, "rounds": last}, rows, None, wall, recorded=True, cpu_seconds=cpu)
 
     def line(self) -> str:
         """The record as one line of JSON."""

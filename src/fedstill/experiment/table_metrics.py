@@ -31,7 +31,12 @@ class Beyond:
     """So many rounds the run had."""
 
 
-Reading = float | Beyond | None
+@dataclass(frozen=True)
+class Untimed:
+    """A time of a recorded run that is not its own: measured by the clock on the wall, maybe beside other runs."""
+
+
+Reading = float | Beyond | Untimed | None
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ class Case:
         return which(self.result, self.asked)[1]
 
     @property
-    def seconds(self) -> float:
-        """Of all rounds, without evaluation."""
+    def seconds(self) -> float | Untimed:
+        """Of all rounds: by the wall without evaluation, of a recorded run the processor's."""
         return _training(self.result)
 
 
@@ -171,14 +176,16 @@ def _bytes_to(case: Case, goal: str) -> Reading:
     reached = _rounds_to(case, goal) if goal else float(len(case.result.rows))
     if isinstance(reached, Beyond):
         return replace(reached, bound=_sent(case.result, reached.rounds))
-    return None if reached is None else _sent(case.result, int(reached))
+    return _sent(case.result, int(reached)) if isinstance(reached, float) else None
 
 
 def _seconds_to(case: Case, goal: str) -> Reading:
-    rounds = _rounds_to(case, goal)
+    rounds, seconds = _rounds_to(case, goal), case.seconds
+    if rounds is None or isinstance(rounds, Untimed) or isinstance(seconds, Untimed):
+        return None if rounds is None else Untimed()
     if isinstance(rounds, Beyond):
-        return replace(rounds, bound=case.seconds)
-    return None if rounds is None else case.seconds / len(case.result.rows) * rounds
+        return replace(rounds, bound=seconds)
+    return seconds / len(case.result.rows) * rounds
 
 
 def _speedup(case: Case, goal: str) -> Reading:
@@ -213,7 +220,10 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value == value else None
 
 
-def _training(result: Result) -> float:
+def _training(result: Result) -> float | Untimed:
+    """Seconds of all rounds: without evaluation by the wall; of a recorded run the processor's, all in all."""
+    if result.recorded:
+        return Untimed() if result.cpu_seconds is None else result.cpu_seconds
     return float(sum(spent for row in result.rows for phase, spent in row["seconds"].items() if phase != "evaluate"))
 
 
@@ -230,8 +240,10 @@ def _rounds_to_fedavg(case: Case) -> Reading:
     return _or_beyond(case.result, case.result.rounds_to(case.model, "amp", yardstick.last(its)["amp"]))
 
 
-def _ratio(over: float | None, under: Reading) -> Reading:
+def _ratio(over: float | Untimed | None, under: Reading) -> Reading:
     """Over by under; of a target that was not reached it is less than this, which is a bound too."""
+    if isinstance(over, Untimed) or isinstance(under, Untimed):
+        return Untimed()
     if isinstance(under, Beyond):
         bound = _ratio(over, under.bound)
         return replace(under, bound=bound) if isinstance(bound, float) else None
@@ -251,6 +263,8 @@ def _module(case: Case, goal: str) -> Reading:
     rounds: list[Mapping[str, float]] = [
         row["facts"]["module_seconds"] for row in case.result.rows if row.get("facts", {}).get("module_seconds")
     ]
+    if rounds and case.result.recorded:
+        return Untimed()  # the processor's time is known of whole runs alone
     rounds = [{key.removesuffix("_server"): value for key, value in spent.items()} for spent in rounds]
     if goal.startswith("total"):
         skip = "train" if goal == "total_without_training" else ""
@@ -289,8 +303,8 @@ for _entry in (
     _less("fluctuation", "fluctuation of AMP", "mean change of AMP from one examined round to the next, second half "
           "(FedKF, robustness)", "%", 100, 2, lambda case, goal: fluctuation(case.result.curve(case.model, "amp"))),
     TableMetric("speedup", "speed-up", "T over `rounds_to:fedavg` (FedKF VIII)", "×", 1, limits=None, read=_speedup),
-    _less("seconds", "all rounds", "of all rounds without evaluation; such tables run one cell at a time", "s", 1, 2,
-          lambda case, goal: case.seconds),
+    _less("seconds", "all rounds", "of all rounds without evaluation, one cell at a time; of recorded runs the "
+          "processor's, all in all", "s", 1, 2, lambda case, goal: case.seconds),
     _less("seconds:", "{goal}", "mean seconds a round of a module on the server: identify, fuse, weigh, train (FedTKD "
           "6); total, total_without_training", "s", 1, 2, _module),
     _less("slowdown", "times FedAvg's", "`seconds` over FedAvg's (FedKF X)", "×", 1, 2, _slowdown),

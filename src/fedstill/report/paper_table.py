@@ -104,7 +104,8 @@ def show(numbers: Sequence[Number], title: str, differ: Differences | None = Non
                 table.add_column(head * (name == "ours") + "\n" * bool(head and name != "ours") + name, justify="right")
         for row in dict.fromkeys(n.row for n in inside):
             cells = {n.metric: n for n in inside if n.row == row}
-            remarks = [*(n.state for n in list(cells.values())[:1] if n.state), *(differ or {}).get((row, column), ())]
+            states = dict.fromkeys(n.state for n in cells.values() if n.state)
+            remarks = [*states, *(differ or {}).get((row, column), ())]
             label = _plain(row) + "".join(f"\n[dim]({_plain(remark)})[/dim]" for remark in remarks)
             if wide:
                 table.add_row(label, *(text for metric in metrics for text in _triple(cells.get(metric))))
