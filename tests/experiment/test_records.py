@@ -1,6 +1,9 @@
 """Records of runs, the queue that makes them, and running them again."""
 
 import json
+import subprocess
+import sys
+import threading
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,9 @@ from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
-from fedstill.experiment import queue, reproduce
+from fedstill.experiment import queue, records, reproduce
 from fedstill.experiment.config import experiment
+from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, Record, matching, record_id, record_of
 from fedstill.experiment.result import Result
@@ -91,6 +95,45 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(UsageError, match=r"own.jsonl, line 1: not a record"):
         list(Archive(tmp_path))
+
+
+def test_a_second_writer_waits_and_no_record_is_lost(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one process holds the folder and writes its line, another's record waits; then both are there."""
+    record = record_of(run)
+    adding = threading.Thread(target=Archive(tmp_path).add, args=(replace(record, id="second"),))
+    with writing(tmp_path):
+        adding.start()
+        adding.join(0.5)
+        assert adding.is_alive()
+        (tmp_path / "own.jsonl").write_text(replace(record, id="first").line())
+    adding.join()
+    assert [r.id for r in Archive(tmp_path)] == ["first", "second"]
+    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    with writing(tmp_path), pytest.raises(UsageError, match="is writing there"):
+        Archive(tmp_path).add(record)
+    assert len(Archive(tmp_path).records) == 2
+
+
+ADD = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from fedstill.experiment.records import Archive
+archive = Archive(Path(sys.argv[1]))
+record = archive.records[0]
+for number in range(15):
+    archive.add(replace(record, id=f"{sys.argv[2]}-{number}"))
+"""
+
+
+def test_two_processes_add_to_one_folder_and_all_their_records_are_there(run: Path, tmp_path: Path) -> None:
+    Archive(tmp_path).add(record_of(run))
+    both = [subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path), name]) for name in ("a", "b")]
+    assert [process.wait() for process in both] == [0, 0]
+    expected = {record_id(experiment(SMALL))} | {f"{name}-{number}" for name in ("a", "b") for number in range(15)}
+    assert {record.id for record in Archive(tmp_path)} == expected
 
 
 def test_records_are_found_by_their_settings_and_by_how_their_id_starts(run: Path, tmp_path: Path) -> None:
@@ -218,6 +261,11 @@ def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_
     assert archive.records == []
     assert queue.carry_on(archive, out, budget=1e6, order=order) == {}
     assert len(archive.records) == 1
+
+
+def test_records_and_runs_have_folders_of_their_own(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must be another folder than that of the runs"):
+        queue.carry_on(Archive(tmp_path), tmp_path, budget=0, order=[queue.Turn(str(table))])
 
 
 def test_a_finished_run_that_cannot_be_read_stops_no_other(table: Path, tmp_path: Path) -> None:

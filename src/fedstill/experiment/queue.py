@@ -105,6 +105,8 @@ def carry_on(
     order: Sequence[Turn] | None = None,
 ) -> dict[Path, str]:
     """Run what is missing for `budget` seconds and add a record of each; returns why runs failed, by folder."""
+    if archive.folder.resolve() == out.resolve():  # each has a lock of its own
+        raise UsageError(f"results = {archive.folder}: must be another folder than that of the runs")
     until = time.monotonic() + budget
     asked: dict[Path, list[Asked]] = {}  # a teacher and its students are asked for by one run
     for one in wanted(turns() if order is None else order, archive, out):

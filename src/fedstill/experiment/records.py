@@ -20,12 +20,15 @@ from typing import Any
 from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
 from fedstill.core.record import leaves
 from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import data_fingerprint
 
 DIGITS = 6
 """Significant digits of a curve's values; the digests are of the full values."""
+PATIENCE = 60.0
+"""So many seconds a record waits for another that is being added to the same folder."""
 
 
 @dataclass(frozen=True)
@@ -298,14 +301,17 @@ class Archive:
         raise unknown("record", start, [record.id for record in self.records])
 
     def add(self, record: Record) -> Path:
-        """Add a record at the end of its paper's file, whole or not at all; returns the file."""
+        """Add a record at the end of its paper's file, whole or not at all; returns the file.
+
+        One writer at a time: between reading where the last whole line ends and cutting there, a second could add a
+        line that would be lost.
+        """
         preset = record.cell.partition(" · ")[0]
         file = self.folder / f"{preset.partition('/')[0] or 'own'}.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            before = file.read_bytes() if file.exists() else b""
-            with file.open("ab") as end:
-                end.truncate(before.rfind(b"\n") + 1)  # a line cut off by a crash makes room
+            with writing(self.folder, wait=PATIENCE), file.open("ab") as end:
+                end.truncate(file.read_bytes().rfind(b"\n") + 1)  # a line cut off by a crash makes room
                 end.write(record.line().encode())
                 end.flush()
                 os.fsync(end.fileno())
