@@ -365,6 +365,22 @@ def test_the_commands_add_list_show_compare_and_verify(
     assert (code, "NOT the same" in out) == (1, True)
 
 
+def test_the_paper_s_own_size_is_looked_for_among_the_records(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has two rounds, the paper three: the record of three rounds answers both, at round 2 and at round 3."""
+    file, archive = tmp_path / "sizes.toml", Archive(tmp_path / "results")
+    file.write_text(TABLE.replace("[[columns]]", "[full]\nrounds = 3\n[[columns]]", 1))
+    record = record_of(run)
+    archive.add(record)
+    for words, place in (([], 1), (["--full"], 2)):
+        told = json.loads(
+            call(["results", "table", str(file), "--results", str(archive.folder), "--json", *words], capsys)[1]
+        )
+        (amp,) = (n["mean"] for n in told["numbers"] if (n["row"], n["metric"]) == ("FedAvg", "amp"))
+        assert amp == record.curves["active"]["amp"][place]
+
+
 def test_what_left_a_client_in_a_record_is_what_would_leave_it_today() -> None:
     """A setting that came later reads as its default: where that default did something new, a record of before would
     answer for what it never did, as those of FedSteady before κ once did."""
