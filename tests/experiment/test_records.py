@@ -17,7 +17,7 @@ from fedstill.experiment import queue, records, reproduce
 from fedstill.experiment.config import experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
-from fedstill.experiment.records import Archive, Record, matching, record_id, record_of
+from fedstill.experiment.records import Archive, Record, made_by, matching, record_id, record_of
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.experiment.verify import Check, verified
@@ -165,6 +165,28 @@ def test_who_has_newer_kernels_is_told_how_to_take_the_older_ones(
         assert (OLDER_KERNELS in capsys.readouterr().out) == told
     show_check(Check(record, {"every score": False}, {"torch": ("2.12", "2.13")}))
     assert OLDER_KERNELS not in capsys.readouterr().out
+
+
+def test_a_record_that_is_not_the_same_names_its_commit_and_says_whether_it_is_here(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_of(run)
+    gone = replace(record, commit="0123456789ab")
+    assert made_by(replace(record, commit="")) == "made outside a checkout: its commit is unknown"
+    if here := records.commit().removesuffix("+"):
+        assert made_by(replace(record, commit=here)) == f"made by commit {here} (git checkout {here})"
+        assert made_by(replace(gone, commit="0123456789ab+")) == (
+            "made by commit 0123456789ab with files changed since, which is not in this repository"
+        )
+        show_check(Check(gone, {"every score": False}, {}))
+        out = capsys.readouterr().out
+        assert f"made by commit 0123456789ab, which is not in this repository; run again by commit {here}" in out
+    show_check(Check(gone, {"every score": True}, {}))
+    assert "commit" not in capsys.readouterr().out
+    with pytest.raises(UsageError, match="cannot be read by this version; it was made by commit 0123456789ab"):
+        verified(replace(gone, experiment={**gone.experiment, "rounds": -1}))
+    monkeypatch.setattr(records, "commit", lambda: "")
+    assert made_by(gone) == "made by commit 0123456789ab", "outside a checkout nobody can look"
 
 
 def test_a_record_is_verified_bit_by_bit_and_a_false_one_is_found_out(run: Path) -> None:

@@ -2,7 +2,8 @@
 
 A record holds the settings, the data's fingerprint, the commit and versions, the machine, the metrics' curves, and
 digests by which a second run can be told to be the same, bit by bit. A folder of records is a set of `.jsonl` files,
-one for each paper; lines are only ever added.
+one for each paper. A run adds a line and changes none. By hand one thing was changed: where a setting came later whose
+default does something new, the records of before were given the value with which they had run.
 """
 
 import hashlib
@@ -208,6 +209,19 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")
+
+
+def made_by(record: Record) -> str:
+    """By which commit a record was made, and whether its code can be had here."""
+    if not record.commit:
+        return "made outside a checkout: its commit is unknown"
+    name = record.commit.removesuffix("+")
+    made = f"made by commit {name}{' with files changed since' if record.commit.endswith('+') else ''}"
+    if not commit():
+        return made
+    asked = ["git", "cat-file", "-e", f"{name}^{{commit}}"]
+    there = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, check=False).returncode == 0
+    return f"{made} (git checkout {name})" if there else f"{made}, which is not in this repository"
 
 
 def _digest(data: bytes) -> str:
