@@ -350,6 +350,8 @@ def test_the_shipped_order_names_cells_that_exist(tmp_path: Path) -> None:
     first = next(iter(queue.wanted(turns, Archive(tmp_path), tmp_path)))
     assert first.cell.startswith(f"{turns[0].preset} · ")
     assert first.job.plan.seed == turns[0].seeds[0]
+    assert {"fedkf/table5", "fedkf/table10"} <= {turn.preset for turn in turns}
+    assert "fedtkd/table6" not in {turn.preset for turn in turns}, "no record answers for the times of modules"
 
 
 @pytest.mark.parametrize("text", ["", "2", "2d", "h"])
@@ -378,7 +380,7 @@ def test_the_commands_add_list_show_compare_and_verify(
     code, out = call(["results", "show", id[:5], *where, "--json"], capsys)
     assert Record(**json.loads(out)).id == id
     code, out = call(["results", "compare", *where, "--json"], capsys)
-    assert [row["model"] for row in json.loads(out)] == ["active", "overall"]
+    assert [(row["model"], row["seconds"]) for row in json.loads(out)] == [("active", None), ("overall", None)]
     code, out = call(["results", "verify", id, *where], capsys)
     assert (code, "the same bits" in out) == (0, True)
     file = tmp_path / "own.jsonl"
