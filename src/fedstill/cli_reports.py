@@ -106,9 +106,10 @@ def reproduce(
     numbers = papers.numbers(entries, done, failed)
     differ = paper_table.differences(preset, entries)
     cells_with_settings = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
-    plain = json.dumps(cells_with_settings, indent=1, ensure_ascii=False)
-    (room / "table.json").write_text(plain + "\n", encoding="utf-8")
     verdicts = judged(claims(preset.name, preset.content), numbers)
+    known = {"numbers": cells_with_settings, "claims": [verdict.plain() for verdict in verdicts]}
+    plain = json.dumps(known, indent=1, ensure_ascii=False)
+    (room / "table.json").write_text(plain + "\n", encoding="utf-8")
     if as_json:
         print(plain)
     elif numbers:

@@ -64,6 +64,7 @@ def table(
     name: Annotated[str, typer.Argument(help="A preset.")],
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to look for (1, 2, …).")] = 3,
     rounds: Annotated[int | None, typer.Option(min=1, help="At this round, instead of the preset's last.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
     folder: Folder = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -76,7 +77,7 @@ def table(
     from fedstill.report import paper_table
 
     preset = read_preset(name)
-    entries = papers.plan(preset, Path("."), seeds=seeds, rounds=rounds)
+    entries = papers.plan(preset, Path("."), seeds=seeds, rounds=rounds, full=full)
     numbers = papers.numbers(*papers.recorded(entries, Archive(folder)), {})
     verdicts = judged(claims(preset.name, preset.content), numbers)
     if as_json:

@@ -61,7 +61,7 @@ def test_less_is_better_where_the_metric_says_so() -> None:
 
 
 def test_every_needs_all_and_most_more_than_half() -> None:
-    up = [number("A", "x", [0.5, 0.6, 0.7]), number("B", "x", [0.4, 0.5, 0.6])]
+    up = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.4, 0.5, 0.6])]
     down = [number("A", "y", [0.1, 0.2, 0.31]), number("B", "y", [0.4, 0.5, 0.6])]
     level = [number("A", "y", [0.5, 0.4, 0.6]), number("B", "y", [0.4, 0.5, 0.6])]
     assert verdict(made(), *up, *down) == "not held"
@@ -73,17 +73,17 @@ def test_every_needs_all_and_most_more_than_half() -> None:
 
 def test_top_compares_the_best_with_the_last_rival_who_may_be_above_it() -> None:
     """C leads; A is second of all: among the first two, not the first."""
-    cells = [number("A", "x", [0.5, 0.6, 0.7]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
+    cells = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
     assert verdict(made(relation="top", right=["*"], places=2, columns=["x"]), *cells) == "held"
     assert verdict(made(relation="top", right=["*"], places=1, columns=["x"]), *cells) == "not held"
 
 
 def test_grows_compares_the_gap_in_two_columns() -> None:
-    """From x to y A's lead over B grows from .1 to .3."""
+    """From x to y A's lead over B grows from .1 to .3 in one seed, to .31 in the other: by .2 and .21, t = 41."""
     cells = [
         number("A", "x", [0.5, 0.6]),
         number("B", "x", [0.4, 0.5]),
-        number("A", "y", [0.5, 0.6]),
+        number("A", "y", [0.5, 0.61]),
         number("B", "y", [0.2, 0.3]),
     ]
     assert verdict(made(relation="grows", columns=["x", "y"]), *cells) == "held"
@@ -97,18 +97,90 @@ def test_a_value_that_is_claimed_is_refuted_by_one_seed() -> None:
     assert verdict(claim, number("A", "x", [1.0], "rounds_to:fedavg")) == "not decided"
 
 
-def test_a_target_that_was_not_reached_is_later_than_the_last_round() -> None:
-    a, b = (
-        number("A", "x", [20.0, 30.0], "rounds_to:fedavg"),
-        number("B", "x", [Beyond(50), Beyond(60)], "rounds_to:fedavg"),
-    )
+def test_a_target_that_was_not_reached_counts_as_reached_a_round_later() -> None:
+    """A takes 20 and 30 rounds, B not in 50: differences 51 − 20 and 51 − 30, t = 26/5 = 5.2, p = .06 with 1 degree."""
+    a = number("A", "x", [20.0, 30.0], "rounds_to:fedavg")
+    b = number("B", "x", [Beyond(50, 50), Beyond(50, 50)], "rounds_to:fedavg")
     found = judged([made(metrics=["rounds_to:fedavg"], columns=["x"])], [a, b])[0]
-    assert found.statements[0].differences == (31.0, 31.0)
-    assert found.verdict == "held"
+    assert found.statements[0].differences == (31.0, 21.0)
+    assert found.p == pytest.approx(0.0605, abs=1e-4)
+
+
+TIMES = {**TABLE, "metrics": ["seconds_to:fedavg", "time_speedup", "bytes_to:fedavg"]}
+REACHED = {
+    "seconds_to:fedavg": ([800.0, 810.0, 790.0], [Beyond(400.0, 10), Beyond(500.0, 10), Beyond(300.0, 10)]),
+    "bytes_to:fedavg": ([8e8, 8.1e8, 7.9e8], [Beyond(4e8, 10), Beyond(5e8, 10), Beyond(3e8, 10)]),
+    "time_speedup": ([0.5, 0.51, 0.49], [Beyond(1.0, 10), Beyond(0.8, 10), Beyond(1.3, 10)]),
+}
+"""A reached the target, late; B never did in ten rounds that took less time, fewer bytes."""
+
+
+@pytest.mark.parametrize("metric", REACHED)
+@pytest.mark.parametrize(("left", "right", "said"), [("A", "B", "held"), ("B", "A", "not held")])
+@pytest.mark.parametrize("relation", ["better", "top"])
+def test_not_reached_is_worse_than_reached_in_any_unit(
+    metric: str, left: str, right: str, said: str, relation: str
+) -> None:
+    """In seconds B counts as a round of ten later than A: 80, 81 and 79 more, the same in bytes; speed-ups 1/11 less.
+
+    A rule that took B's ten rounds for 11 seconds would say the contrary.
+    """
+    entry = {"text": "so", "left": left, "right": right, "metrics": [metric], "columns": ["x"], "relation": relation}
+    (claim,) = claims("tiny", {**TIMES, "claims": [entry]})
+    reached, never = REACHED[metric]
+    found = judged([claim], [number("A", "x", reached, metric), number("B", "x", never, metric)])[0]
+    gaps = [abs(value) * (1 / 11 if metric == "time_speedup" else 1 / 10) for value in reached]
+    assert [abs(gap) for gap in found.statements[0].differences] == pytest.approx(gaps)
+    assert found.verdict == said
+
+
+def test_two_that_did_not_reach_a_target_are_level_and_a_bound_further_off_counts() -> None:
+    """Seed 1: neither did: 0. Seed 2: A after 100 s, B not in 10 rounds of 40 s: 440 − 100."""
+    (claim,) = claims("tiny", {**TIMES, "claims": [{"text": "so", "left": "A", "right": "B", "columns": ["x"]}]})
+    a = number("A", "x", [Beyond(900.0, 10), 100.0], "seconds_to:fedavg")
+    b = number("B", "x", [Beyond(300.0, 10), Beyond(400.0, 10)], "seconds_to:fedavg")
+    assert judged([claim], [a, b])[0].statements[0].differences == pytest.approx((0.0, 340.0))
+
+
+def test_a_value_is_refuted_where_the_target_was_not_reached_whatever_its_bound() -> None:
+    claim = made(relation="is", value=11, metrics=["rounds_to:fedavg"], columns=["x"])
+    assert verdict(claim, number("A", "x", [11.0, Beyond(10, 10)], "rounds_to:fedavg")) == "not held"
+    assert verdict(claim, number("A", "x", [11.0, Beyond(11, 11)], "rounds_to:fedavg")) == "not held"
 
 
 def test_level_differences_are_not_decided() -> None:
     assert compared("x", {1: 0.0, 2: 0.0}).verdict == "not decided"
+    assert compared("x", dict.fromkeys(range(9), 0.0)).verdict == "not decided"
+
+
+@pytest.mark.parametrize(("seeds", "p"), [(2, None), (3, 1 / 8), (4, 1 / 16), (5, 1 / 32)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_same_difference_in_every_seed_is_judged_by_its_sign_alone(seeds: int, p: float | None, sign: int) -> None:
+    """A needs 50 rounds, B 100, whatever the seed: that n seeds point one way has the chance 1/2ⁿ, below 5 % from 5 on.
+
+    Rounds are told to the next that was examined, so no spread does not mean no doubt.
+    """
+    fast, slow = ("A", "B") if sign > 0 else ("B", "A")
+    values = [
+        number(fast, "x", [50.0] * seeds, "rounds_to:fedavg"),
+        number(slow, "x", [100.0] * seeds, "rounds_to:fedavg"),
+    ]
+    found = judged([made(metrics=["rounds_to:fedavg"], columns=["x"])], values)[0]
+    statement = found.statements[0]
+    assert (statement.p if sign > 0 else statement.contrary) == p
+    assert statement.interval is None
+    assert found.verdict == ("not decided" if seeds < 5 else "held" if sign > 0 else "not held")
+    assert f"difference {50 * sign} in every seed" in found.evidence
+
+
+def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:
+    """The settings decide how much is sent; two seeds decide nothing without a spread, here neither."""
+    entry = {"text": "so", "left": "A", "right": "B", "columns": ["x"]}
+    (claim,) = claims("tiny", {**TABLE, "metrics": ["bytes"], "claims": [entry]})
+    for seeds, said in ((2, "not decided"), (3, "held")):
+        few, many = number("A", "x", [3e6] * seeds, "bytes"), number("B", "x", [9e6] * seeds, "bytes")
+        assert verdict(claim, few, many) == said
+    assert judged([claim], [few, many])[0].evidence == "difference 6e+06 in every seed, counted, 3 seeds"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +218,8 @@ def test_columns_with_metrics_of_their_own_are_judged_by_these_alone() -> None:
     """x shows AMP, y shows FM: a claim over both is two statements, not four with two that nobody can measure."""
     own = [{"label": "x", "metrics": ["amp"]}, {"label": "y", "metrics": ["fm"]}]
     table = {**TABLE, "columns": own, "claims": [{"text": "so", "left": "A", "right": "B", "metrics": ["amp", "fm"]}]}
-    numbers = [number("A", "x", [0.9, 0.8]), number("B", "x", [0.6, 0.5])]
-    numbers += [number("A", "y", [0.1, 0.2], "fm"), number("B", "y", [0.4, 0.5], "fm")]
+    numbers = [number("A", "x", [0.9, 0.8]), number("B", "x", [0.6, 0.51])]
+    numbers += [number("A", "y", [0.1, 0.2], "fm"), number("B", "y", [0.4, 0.51], "fm")]
     found = judged(claims("tiny", table), numbers)[0]
     assert [s.text for s in found.statements] == ["A over B, x, amp", "A over B, y, fm"]
     assert found.verdict == "held"
@@ -161,6 +233,16 @@ def test_a_claim_is_also_judged_by_the_numbers_that_the_paper_prints() -> None:
     assert [judgement.paper for judgement in found] == ["not held", "held", None], "y is not printed"
     assert found[0].evidence == "no record yet; not so in the paper's own numbers"
     assert found[1].evidence == "no record yet"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"), [(2.0, "<1", "held"), ("<1", 0.5, "not held"), ("<1", "<1", "not decided")]
+)
+def test_a_paper_s_speed_up_below_one_is_worse_than_any_that_was_reached(a: Any, b: Any, said: str) -> None:
+    (claim,) = claims("tiny", {**TIMES, "claims": [{"text": "so", "left": "A", "right": "B", "columns": ["x"],
+                                                    "metrics": ["time_speedup"]}]})  # fmt: skip
+    printed = [Number("A", "x", "time_speedup", [], a), Number("B", "x", "time_speedup", [], b)]
+    assert judged([claim], printed)[0].paper == said
 
 
 CONTRARY = {

@@ -1,6 +1,9 @@
 """Records of runs, the queue that makes them, and running them again."""
 
 import json
+import subprocess
+import sys
+import threading
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,15 @@ from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
-from fedstill.experiment import queue, reproduce
+from fedstill.experiment import queue, records, reproduce
 from fedstill.experiment.config import experiment
+from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
-from fedstill.experiment.records import Archive, Record, matching, record_id, record_of
+from fedstill.experiment.records import Archive, Record, made_by, matching, record_id, record_of
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
 from fedstill.experiment.verify import Check, verified
+from fedstill.report import result_pages
 from fedstill.report.record_tables import OLDER_KERNELS, show_check
 
 SMALL: dict[str, Any] = {
@@ -92,6 +97,45 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
         list(Archive(tmp_path))
 
 
+def test_a_second_writer_waits_and_no_record_is_lost(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one process holds the folder and writes its line, another's record waits; then both are there."""
+    record = record_of(run)
+    adding = threading.Thread(target=Archive(tmp_path).add, args=(replace(record, id="second"),))
+    with writing(tmp_path):
+        adding.start()
+        adding.join(0.5)
+        assert adding.is_alive()
+        (tmp_path / "own.jsonl").write_text(replace(record, id="first").line())
+    adding.join()
+    assert [r.id for r in Archive(tmp_path)] == ["first", "second"]
+    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    with writing(tmp_path), pytest.raises(UsageError, match="is writing there"):
+        Archive(tmp_path).add(record)
+    assert len(Archive(tmp_path).records) == 2
+
+
+ADD = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from fedstill.experiment.records import Archive
+archive = Archive(Path(sys.argv[1]))
+record = archive.records[0]
+for number in range(15):
+    archive.add(replace(record, id=f"{sys.argv[2]}-{number}"))
+"""
+
+
+def test_two_processes_add_to_one_folder_and_all_their_records_are_there(run: Path, tmp_path: Path) -> None:
+    Archive(tmp_path).add(record_of(run))
+    both = [subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path), name]) for name in ("a", "b")]
+    assert [process.wait() for process in both] == [0, 0]
+    expected = {record_id(experiment(SMALL))} | {f"{name}-{number}" for name in ("a", "b") for number in range(15)}
+    assert {record.id for record in Archive(tmp_path)} == expected
+
+
 def test_records_are_found_by_their_settings_and_by_how_their_id_starts(run: Path, tmp_path: Path) -> None:
     archive, record = Archive(tmp_path), record_of(run, "tiny · FedAvg × all")
     archive.add(record)
@@ -121,6 +165,28 @@ def test_who_has_newer_kernels_is_told_how_to_take_the_older_ones(
         assert (OLDER_KERNELS in capsys.readouterr().out) == told
     show_check(Check(record, {"every score": False}, {"torch": ("2.12", "2.13")}))
     assert OLDER_KERNELS not in capsys.readouterr().out
+
+
+def test_a_record_that_is_not_the_same_names_its_commit_and_says_whether_it_is_here(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_of(run)
+    gone = replace(record, commit="0123456789ab")
+    assert made_by(replace(record, commit="")) == "made outside a checkout: its commit is unknown"
+    if here := records.commit().removesuffix("+"):
+        assert made_by(replace(record, commit=here)) == f"made by commit {here} (git checkout {here})"
+        assert made_by(replace(gone, commit="0123456789ab+")) == (
+            "made by commit 0123456789ab with files changed since, which is not in this repository"
+        )
+        show_check(Check(gone, {"every score": False}, {}))
+        out = capsys.readouterr().out
+        assert f"made by commit 0123456789ab, which is not in this repository; run again by commit {here}" in out
+    show_check(Check(gone, {"every score": True}, {}))
+    assert "commit" not in capsys.readouterr().out
+    with pytest.raises(UsageError, match="cannot be read by this version; it was made by commit 0123456789ab"):
+        verified(replace(gone, experiment={**gone.experiment, "rounds": -1}))
+    monkeypatch.setattr(records, "commit", lambda: "")
+    assert made_by(gone) == "made by commit 0123456789ab", "outside a checkout nobody can look"
 
 
 def test_a_record_is_verified_bit_by_bit_and_a_false_one_is_found_out(run: Path) -> None:
@@ -172,6 +238,44 @@ def test_the_queue_runs_what_has_no_record_once_and_in_order(table: Path, tmp_pa
     assert found["FedProx", "rounds_to:fedavg"].ours
 
 
+def test_a_table_of_times_takes_the_processor_s_from_records_and_says_where_there_is_none(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three rounds took the processor 6 s, so two of them 4; of seed 2 only a wall time is known, which is none."""
+    file, archive = tmp_path / "tiny.toml", Archive(tmp_path / "results")
+    file.write_text(TABLE.replace('["amp", "rounds_to:fedavg"]', '["seconds", "amp"]'))
+    first = record_of(run, "tiny · FedAvg × all", cpu_seconds=6.0)
+    second = replace(first, id="second", experiment={**first.experiment, "seed": 2}, cpu_seconds=None)
+
+    def read(seeds: int) -> dict[tuple[str, str], reproduce.Number]:
+        entries = reproduce.plan(read_preset(str(file)), tmp_path, seeds=seeds, rows=["FedAvg"])
+        return {(n.row, n.metric): n for n in reproduce.numbers(*reproduce.recorded(entries, archive), {})}
+
+    archive.add(first)
+    seconds = read(1)["FedAvg", "seconds"]
+    assert (seconds.ours, seconds.seeds, seconds.state) == ([4.0], [1], "")
+    archive.add(second)
+    both = read(2)
+    assert (both["FedAvg", "seconds"].ours, both["FedAvg", "seconds"].seeds) == ([4.0], [1])
+    assert both["FedAvg", "seconds"].state == "no undisturbed time of seed 2"
+    assert (both["FedAvg", "amp"].seeds, both["FedAvg", "amp"].state) == ([1, 2], "")
+    archive.add(replace(first, cpu_seconds=None))
+    assert read(2)["FedAvg", "seconds"].state == "no undisturbed time"
+    assert read(2)["FedAvg", "seconds"].ours == []
+    assert "no undisturbed time" in call(["results", "table", str(file), "--results", str(archive.folder)], capsys)[1]
+    assert "| FedAvg | – | " in result_pages.made(f'table {file} rows="FedAvg|FedProx"', archive), "its AMP is known"
+    times = tmp_path / "times.toml"
+    times.write_text(TABLE.replace('["amp", "rounds_to:fedavg"]', '["seconds"]'))
+    archive.add(
+        replace(
+            first, id="prox", experiment={**first.experiment, "method": {"name": "fedprox", "lr": 0.1, "epochs": 1}}
+        )
+    )
+    page = result_pages.made(f'table {times} rows="FedAvg|FedProx"', archive)
+    assert "| FedProx | 4.00 | 1 |" in page
+    assert page.endswith("\n\nNo undisturbed time: FedAvg.")
+
+
 def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_path: Path) -> None:
     archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
     order = [queue.Turn(str(table), rows=("FedAvg",))]
@@ -179,6 +283,11 @@ def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_
     assert archive.records == []
     assert queue.carry_on(archive, out, budget=1e6, order=order) == {}
     assert len(archive.records) == 1
+
+
+def test_records_and_runs_have_folders_of_their_own(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must be another folder than that of the runs"):
+        queue.carry_on(Archive(tmp_path), tmp_path, budget=0, order=[queue.Turn(str(table))])
 
 
 def test_a_finished_run_that_cannot_be_read_stops_no_other(table: Path, tmp_path: Path) -> None:
@@ -241,6 +350,8 @@ def test_the_shipped_order_names_cells_that_exist(tmp_path: Path) -> None:
     first = next(iter(queue.wanted(turns, Archive(tmp_path), tmp_path)))
     assert first.cell.startswith(f"{turns[0].preset} · ")
     assert first.job.plan.seed == turns[0].seeds[0]
+    assert {"fedkf/table5", "fedkf/table10"} <= {turn.preset for turn in turns}
+    assert "fedtkd/table6" not in {turn.preset for turn in turns}, "no record answers for the times of modules"
 
 
 @pytest.mark.parametrize("text", ["", "2", "2d", "h"])
@@ -269,13 +380,29 @@ def test_the_commands_add_list_show_compare_and_verify(
     code, out = call(["results", "show", id[:5], *where, "--json"], capsys)
     assert Record(**json.loads(out)).id == id
     code, out = call(["results", "compare", *where, "--json"], capsys)
-    assert [row["model"] for row in json.loads(out)] == ["active", "overall"]
+    assert [(row["model"], row["seconds"]) for row in json.loads(out)] == [("active", None), ("overall", None)]
     code, out = call(["results", "verify", id, *where], capsys)
     assert (code, "the same bits" in out) == (0, True)
     file = tmp_path / "own.jsonl"
     file.write_text(file.read_text().replace('"lr":0.1', '"lr":0.2'))
     code, out = call(["results", "verify", id, *where], capsys)
     assert (code, "NOT the same" in out) == (1, True)
+
+
+def test_the_paper_s_own_size_is_looked_for_among_the_records(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has two rounds, the paper three: the record of three rounds answers both, at round 2 and at round 3."""
+    file, archive = tmp_path / "sizes.toml", Archive(tmp_path / "results")
+    file.write_text(TABLE.replace("[[columns]]", "[full]\nrounds = 3\n[[columns]]", 1))
+    record = record_of(run)
+    archive.add(record)
+    for words, place in (([], 1), (["--full"], 2)):
+        told = json.loads(
+            call(["results", "table", str(file), "--results", str(archive.folder), "--json", *words], capsys)[1]
+        )
+        (amp,) = (n["mean"] for n in told["numbers"] if (n["row"], n["metric"]) == ("FedAvg", "amp"))
+        assert amp == record.curves["active"]["amp"][place]
 
 
 def test_what_left_a_client_in_a_record_is_what_would_leave_it_today() -> None:

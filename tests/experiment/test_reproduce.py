@@ -208,15 +208,21 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
             'lr = 0.1, epochs = 1 }\nmodel = "global"',
             'lr = 0.1, epochs = 1 }\nmodel = "global"\nset = { data = "nowhere.npz" }',
         )
+        + "[[claims]]\ntext = 'twice as fast'\nleft = 'FedAvg'\nrelation = 'is'\nvalue = 2\n"
+        + "metrics = ['speedup']\ncolumns = 'α = 1'\n"
     )
     with pytest.raises(SystemExit) as left:
         cli.main(["reproduce", str(table), "--out", str(tmp_path), "--rounds", "1", "--column", "α = 1", "--json"])
     assert left.value.code == 1
     out = capsys.readouterr()
-    found = {(n["row"], n["metric"]): n for n in json.loads(out.out)}
+    told = json.loads(out.out)
+    found = {(n["row"], n["metric"]): n for n in told["numbers"]}
     assert "nowhere.npz" in found["FedProx", "amp"]["state"]
     assert found["FedAvg", "amp"]["mean"] is not None
-    assert json.loads((tmp_path / "tiny" / "table.json").read_text()) == list(found.values())
+    assert [(claim["claim"], claim["verdict"]) for claim in told["claims"]] == [("twice as fast", "not held")], (
+        "it is 1"
+    )
+    assert json.loads((tmp_path / "tiny" / "table.json").read_text()) == told
 
 
 def test_dry_run_runs_nothing_and_says_how_long(

@@ -1,5 +1,6 @@
 """A cell's numbers, from results made by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,19 @@ import pytest
 from fedstill.core.errors import UsageError
 from fedstill.experiment.metrics import Metric, metrics
 from fedstill.experiment.presets import Preset
-from fedstill.experiment.reproduce import plan
+from fedstill.experiment.reproduce import Number, plan
 from fedstill.experiment.result import Result
-from fedstill.experiment.table_metrics import Beyond, check, described, reading, table_metrics, to_report, which
+from fedstill.experiment.table_metrics import (
+    Beyond,
+    Untimed,
+    check,
+    described,
+    reading,
+    table_metrics,
+    to_report,
+    which,
+)
+from fedstill.report.paper_table import ours
 
 
 def run(amps: list[float], model: str = "active", seconds: float = 2.0, **facts: Any) -> Result:
@@ -63,7 +74,7 @@ def test_rounds_to_a_fixed_target_are_of_the_global_test() -> None:
     """Accuracies 0.1, 0.4, 0.6: 0.55 is reached in round 3, 0.7 never."""
     result = run([0.2, 0.5, 0.7])
     assert reading("rounds_to:0.55", result, "active") == 3
-    assert reading("rounds_to:0.7", result, "active") == Beyond(3)
+    assert reading("rounds_to:0.7", result, "active") == Beyond(3, 3)
 
 
 def test_rounds_to_fedavgs_last_amp() -> None:
@@ -73,8 +84,8 @@ def test_rounds_to_fedavgs_last_amp() -> None:
     assert reading("speedup", fast, "active", AVG) == 2
     assert reading("rounds_to:fedavg", AVG[0], "active", AVG) == 4
     assert reading("speedup", AVG[0], "active", AVG) == 1
-    assert reading("rounds_to:fedavg", run([0.1, 0.2]), "active", AVG) == Beyond(2)
-    assert reading("speedup", run([0.1, 0.2]), "active", AVG) is None
+    assert reading("rounds_to:fedavg", run([0.1, 0.2]), "active", AVG) == Beyond(2, 2)
+    assert reading("speedup", run([0.1, 0.2]), "active", AVG) == Beyond(2, 2), "less than 4/2"
     assert reading("rounds_to:fedavg", fast, "active", None) is None
 
 
@@ -85,6 +96,51 @@ def test_seconds_leave_the_examination_out() -> None:
     assert reading("slowdown", slow, "active", AVG) == 1.5
     assert reading("seconds_to:fedavg", slow, "active", AVG) == 6
     assert reading("time_speedup", slow, "active", AVG) == pytest.approx(8 / 6)
+
+
+def test_times_of_a_recorded_run_are_the_processor_s_or_none() -> None:
+    """Recorded: 4 rounds in 6 s of the processor, FedAvg's in 5 s: 6/5 times; its AMP in round 2: 3 s, 5/3 as fast.
+
+    The wall's 3 s a round may have been spent beside others, and so may those of a module on the server.
+    """
+    spent = [{"fuse": 1.0}] * 4
+    wall = run([0.1, 0.5, 0.9, 0.9], seconds=3.0, module_seconds=spent)
+    mine, usual = replace(wall, recorded=True, cpu_seconds=6.0), replace(AVG[0], recorded=True, cpu_seconds=5.0)
+    names = ("seconds", "slowdown", "seconds_to:fedavg", "time_speedup")
+    read = [reading(name, mine, "active", (usual, "active")) for name in names]
+    assert read == pytest.approx([6.0, 1.2, 3.0, 5 / 3])
+    assert reading("seconds:fuse", mine, "active") == Untimed()
+    assert reading("seconds:fuse", wall, "active") == 1.0
+    blind = replace(mine, cpu_seconds=None)
+    assert [reading(name, blind, "active", (usual, "active")) for name in names] == [Untimed()] * 4
+    other = (replace(usual, cpu_seconds=None), "active")
+    assert [reading(name, mine, "active", other) for name in ("slowdown", "time_speedup")] == [Untimed()] * 2
+    assert reading("rounds_to:fedavg", blind, "active", other) == 2, "rounds are rounds"
+
+
+def test_a_target_that_was_not_reached_has_a_bound_in_the_metric_s_own_unit() -> None:
+    """Never 0.5 in 4 rounds of 4 s: more than 4 rounds, 16 s or 4 · 15 bytes, speed-ups below 4/4 and 8/16."""
+    never = run([0.1, 0.2, 0.3, 0.4], seconds=4.0)
+    for row in never.rows:
+        row["bytes"] = {"down": {"weights": 10}, "up": {"weights": 5}}  # type: ignore[index]
+        row["pace"] = {"time": 2.5 * row["round"]}  # type: ignore[index]
+    bounds = {"rounds_to:fedavg": 4, "seconds_to:fedavg": 16, "bytes_to:fedavg": 60, "speedup": 1, "time_speedup": 0.5}
+    assert {m: reading(m, never, "active", AVG) for m in bounds} == {m: Beyond(b, 4) for m, b in bounds.items()}
+    assert reading("time_to:0.9", never, "active") == Beyond(10.0, 4), "virtual time"
+
+
+def test_a_table_says_beyond_what_an_unreached_target_lies() -> None:
+    """Of three seeds that all took longer, the shortest whole run is what all are beyond; of speed-ups the largest."""
+    late = [Beyond(405.25, 100), Beyond(409.0, 100)]
+    assert ours(Number("A", "x", "seconds_to:fedavg", late, None)) == "> 405.25"
+    assert ours(Number("A", "x", "time_speedup", [Beyond(0.5, 9), Beyond(0.75, 9)], None)) == "< 0.75"
+    assert ours(Number("A", "x", "rounds_to:fedavg", [Beyond(100.0, 100)], None)) == "> 100"
+    assert ours(Number("A", "x", "bytes_to:0.9", [Beyond(6e7, 9), Beyond(7e7, 9)], None)) == "> 60"
+    some = Number("A", "x", "seconds_to:fedavg", [300.0, *late], None)
+    assert ours(some) == "300.00 (1 of 3 seeds)"
+    assert {key: some.plain()[key] for key in ("mean", "not_reached", "beyond")} == {
+        "mean": None, "not_reached": 2, "beyond": 405.25,
+    }  # fmt: skip
 
 
 def test_facts() -> None:
@@ -103,7 +159,7 @@ def test_identified_from_the_round_on_which_it_stays_right() -> None:
     right, wrong = {"precision": 1.0, "recall": 1.0}, {"precision": 1.0, "recall": 0.5}
     rows = [{"round": t + 1, "identification": entry} for t, entry in enumerate([right, wrong, right, right])]
     assert reading("rounds_to:identified", Result({}, rows), "active") == 3
-    assert reading("rounds_to:identified", Result({}, rows[:2]), "active") == Beyond(2)
+    assert reading("rounds_to:identified", Result({}, rows[:2]), "active") == Beyond(2, 2)
     assert reading("rounds_to:identified", run([0.1]), "active") is None
 
 
@@ -124,7 +180,7 @@ def test_bytes_to_a_target_count_both_ways_until_it_is_reached() -> None:
     for row in result.rows:
         row["bytes"] = {"down": {"weights": 10}, "up": {"weights": 4, "labels": 1}}  # type: ignore[index]
     assert reading("bytes_to:0.4", result, "active") == 30
-    assert reading("bytes_to:0.9", result, "active") == Beyond(3)
+    assert reading("bytes_to:0.9", result, "active") == Beyond(45, 3)
     assert reading("bytes_to:fedavg", result, "active", AVG) == 30
 
 

@@ -4,16 +4,19 @@ A preset's `[[claims]]` name rows, columns and metrics; a statement compares the
 so that positive is as claimed, are tested by a one-sided paired t-test at 5 %: *held* where they are above zero, *not
 held* where they are below zero (the contrary is shown), *not decided* otherwise or with fewer than two seeds. With
 three seeds a difference must be about three times its standard error to be decided; a test of so few numbers rests on
-their being roughly normal, and says nothing of other splits or data.
+their being roughly normal, and says nothing of other splits or data. Differences that are all equal have no spread to
+test by: then their signs alone count (`_without_spread`). A target that was not reached is worse than any that was.
 
 A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
 their number; `most` holds where more than half hold, and fails where at least half fail.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import product
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -62,7 +65,10 @@ class Statement:
     differences: tuple[float, ...]
     mean: float | None
     interval: tuple[float, float] | None
-    """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides."""
+    """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides.
+
+    None where there is no spread to make one of.
+    """
     p: float | None
     """Of differences like these, or further above zero, were there none."""
     contrary: float | None
@@ -107,6 +113,9 @@ class Judgement:
         if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
             (low, high), mean = self.statements[0].interval, self.statements[0].mean
             return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count}"
+        if len(self.statements) == 1 and self.claim.relation != "is" and len(self.statements[0].differences) > 1:
+            told = "not tested" if self.p is None else "counted" if self.p in (0, 1) else f"p = {self.p:.3g}"
+            return f"difference {self.statements[0].mean:.4g} in every seed, {told}, {count}"
         each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
         worst = f", largest p = {self.p:.3g}" if self.p is not None and self.claim.relation != "is" else ""
         return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count}"
@@ -187,8 +196,12 @@ def _labels(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> tup
     return tuple(label for label in known if any(fnmatchcase(label, pattern) for pattern in patterns))
 
 
-Cells = Mapping[tuple[str, str, str], Mapping[int, float]]
-"""Row, column, metric → seed → value."""
+Values = Mapping[int, float | Beyond]
+"""Seed → value."""
+Cells = Mapping[tuple[str, str, str], Values]
+"""Row, column, metric → its values."""
+Test = Callable[[str, Mapping[int, float]], Statement]
+"""A statement's text and its differences by seed → the statement."""
 
 
 def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement]:
@@ -197,54 +210,79 @@ def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement
     printed = {(n.row, n.column, n.metric): _printed(n) for n in numbers}
     judgements = []
     for claim in wanted:
-        statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed))
+        statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed, _by_sign))
         paper = _verdict(claim, theirs) if theirs and all(s.p is not None for s in theirs) else None
         judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper))
     return judgements
 
 
-def _printed(number: Number) -> dict[int, float]:
-    """The paper's mean, as if two seeds had given it; ">60" rounds are 61, as where a run does not reach a target."""
-    mean, text = number.paper_mean, number.paper
-    if isinstance(text, str) and text.startswith(">") and text[1:].isdigit():
-        mean = float(text[1:]) + 1
-    return {} if mean is None else {1: mean, 2: mean}
+def _printed(number: Number) -> Values:
+    """The paper's mean, as if two seeds had given it; ">60" rounds and a speed-up of "<1" are targets not reached."""
+    value: float | Beyond | None = number.paper_mean
+    if isinstance(number.paper, str) and (bound := re.fullmatch(r"[<>] ?(\d+(?:\.\d+)?)", number.paper)):
+        value = Beyond(float(bound[1]), 1)
+    return {} if value is None else {1: value, 2: value}
 
 
-def _values(number: Number) -> dict[int, float]:
-    """A cell's values by seed; a target that was not reached in T rounds counts as T + 1."""
+def _values(number: Number) -> Values:
+    """A cell's values by seed."""
     pairs = zip(number.seeds, number.ours, strict=False)
-    known = [(seed, v.rounds + 1.0 if isinstance(v, Beyond) else v) for seed, v in pairs]
-    return {seed: value for seed, value in known if value is not None}
+    return {seed: value for seed, value in pairs if isinstance(value, float | Beyond)}
 
 
-def _statements(claim: Claim, cells: Cells) -> Iterator[Statement]:
+def _signed(cells: Sequence[Values], sign: int) -> list[dict[int, float]]:
+    """The values of cells that are compared, turned so that more is better, with a number for targets not reached.
+
+    A target that was not reached is worse than anything that was, and no worse than another that was not. In each seed
+    it counts as reached one round after the end: of the run, or of the slowest here if that is later.
+
+    By hand, in seconds: A reached it after 800; B did not in 10 rounds that took 400: 800 · 11/10.
+
+        >>> _signed([{1: 800.0}, {1: Beyond(400.0, 10)}], -1)
+        [{1: -800.0}, {1: -880.0}]
+    """
+    signed: list[dict[int, float]] = [{} for _ in cells]
+    for seed in sorted({seed for cell in cells for seed in cell}):
+        there = [cell[seed] for cell in cells if seed in cell]
+        rounds = max((value.rounds for value in there if isinstance(value, Beyond)), default=1)
+        known = [value.bound if isinstance(value, Beyond) else value for value in there]
+        unreached = max(known) * (rounds + 1) / rounds if sign < 0 else min(known) * rounds / (rounds + 1)
+        for cell, mine in zip(cells, signed, strict=True):
+            if seed in cell:
+                value = cell[seed]
+                mine[seed] = sign * (unreached if isinstance(value, Beyond) else value)
+    return signed
+
+
+def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterator[Statement]:
     for metric in claim.metrics:
         sign = described(metric).direction
+        test = judge or partial(compared, counted=described(metric).counted)
 
-        def of(row: str, column: str, metric: str = metric, sign: int = sign) -> dict[int, float]:
-            return {seed: sign * value for seed, value in cells.get((row, column, metric), {}).items()}
+        def signed(rows: Sequence[str], column: str, metric: str = metric, sign: int = sign) -> list[dict[int, float]]:
+            return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
 
         columns = claim.about(metric)
         if claim.relation == "grows":
             if len(columns) != 2:
                 continue
             first, second = columns
-            for row, other in product(claim.left, claim.right):
-                gaps = [_less(of(row, column), of(other, column)) for column in (first, second)]
-                yield compared(f"{row} over {other}, {first} → {second}, {metric}", _less(gaps[1], gaps[0]))
+            for pair in product(claim.left, claim.right):
+                before, after = (_less(*signed(pair, column)) for column in (first, second))
+                yield test(f"{pair[0]} over {pair[1]}, {first} → {second}, {metric}", _less(after, before))
             continue
         for column in columns:
             if claim.relation == "is":
                 for row in claim.left:
                     yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)
             elif claim.relation == "top":
-                best = _combined([of(row, column) for row in claim.left], 1)
-                rival = _combined([of(row, column) for row in claim.right], claim.places)
-                yield compared(f"first {claim.places}, {column}, {metric}", _less(best, rival))
+                every = signed((*claim.left, *claim.right), column)
+                best = _combined(every[: len(claim.left)], 1)
+                rival = _combined(every[len(claim.left) :], claim.places)
+                yield test(f"first {claim.places}, {column}, {metric}", _less(best, rival))
             else:
-                for row, other in product(claim.left, claim.right):
-                    yield compared(f"{row} over {other}, {column}, {metric}", _less(of(row, column), of(other, column)))
+                for pair in product(claim.left, claim.right):
+                    yield test(f"{pair[0]} over {pair[1]}, {column}, {metric}", _less(*signed(pair, column)))
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
@@ -260,8 +298,10 @@ def _combined(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, floa
     }
 
 
-def compared(text: str, differences: Mapping[int, float]) -> Statement:
+def compared(text: str, differences: Mapping[int, float], counted: bool = False) -> Statement:
     """A statement from its differences by seed: one-sided paired t-tests both ways, and the 90 % interval.
+
+    `counted` are numbers that the settings decide, such as bytes: differences that are all the same are then certain.
 
     By hand, for differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.464 with 2 degrees of freedom.
 
@@ -275,22 +315,53 @@ def compared(text: str, differences: Mapping[int, float]) -> Statement:
     if len(values) < 2:
         return Statement(text, tuple(values), values[0] if values else None, None, None, None)
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
-    if error < 1e-12:  # no spread: nothing to test, nothing to doubt
-        sure = 0.0 if abs(mean) > 1e-12 else 0.5
-        p, contrary = (sure, 1 - sure) if mean >= 0 else (1 - sure, sure)
-        return Statement(text, tuple(values), mean, (mean, mean), p, contrary)
+    if error < 1e-12:
+        return _without_spread(text, values, mean, counted)
     known = stats.t(len(values) - 1)
     p, reach = float(known.sf(mean / error)), float(known.ppf(1 - LEVEL)) * error
     return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, 1 - p)
 
 
-def _equal(text: str, values: Mapping[int, float], wanted: float | None) -> Statement:
-    """Is the value what is claimed, in every seed? One seed in which it is not refutes it."""
-    off = tuple(abs(values[seed] - (wanted or 0.0)) for seed in sorted(values))
+def _without_spread(text: str, values: Sequence[float], mean: float, counted: bool) -> Statement:
+    """A statement from differences that are all the same, as those of rounds are where few rounds are examined.
+
+    The t-test would take the grid on which they are measured for certainty, so a sign test is made: were there no
+    difference, n seeds would all point one way with a probability of 2⁻ⁿ. Five seeds decide, fewer do not; of two not
+    even a p-value is given. What is counted varies with no seed, so three that agree are enough.
+
+        >>> [_without_spread("x", [5.0] * n, 5.0, False).p for n in (2, 3, 5)]
+        [None, 0.125, 0.03125]
+    """
+    if abs(mean) < 1e-12:
+        return Statement(text, tuple(values), mean, None, 0.5, 0.5)
+    if len(values) < 3:
+        return Statement(text, tuple(values), mean, None, None, None)
+    chance = 0.0 if counted else 0.5 ** len(values)
+    p, contrary = (chance, 1.0) if mean > 0 else (1.0, chance)
+    return Statement(text, tuple(values), mean, None, p, contrary)
+
+
+def _by_sign(text: str, differences: Mapping[int, float]) -> Statement:
+    """A statement on means that a paper prints: they have no seeds to test by, so it is as claimed or it is not."""
+    values = tuple(differences[seed] for seed in sorted(differences))
+    if not values:
+        return Statement(text, values, None, None, None, None)
+    p = 0.5 if abs(values[0]) < 1e-12 else 0.0 if values[0] > 0 else 1.0
+    return Statement(text, values, values[0], None, p, 1 - p)
+
+
+def _equal(text: str, values: Values, wanted: float | None) -> Statement:
+    """Is the value what is claimed, in every seed? One seed in which it is not, or has none in time, refutes it."""
+    off = tuple(_off(values[seed], wanted or 0.0) for seed in sorted(values))
     if len(off) < 2 and not any(off):
         return Statement(text, off, None, None, None, None)
     wrong = any(difference > 1e-9 for difference in off)
     return Statement(text, off, max(off), None, 1.0 if wrong else 0.0, 0.0 if wrong else 1.0)
+
+
+def _off(value: float | Beyond, wanted: float) -> float:
+    """How far a value is from the one that is claimed; of a target that was not reached, at least 1."""
+    return max(1.0, abs(value.bound - wanted)) if isinstance(value, Beyond) else abs(value - wanted)
 
 
 def _verdict(claim: Claim, statements: Sequence[Statement]) -> Verdict:

@@ -57,9 +57,15 @@ def turns() -> list[Turn]:
     """The order in `queue.toml`, then every preset, first seed first."""
     text = (resources.files("fedstill.experiment.presets") / "queue.toml").read_text(encoding="utf-8")
     first = [_turn(entry) for entry in tomllib.loads(text)["turns"]]
-    kinds = {name: read_preset(name).kind for name in presets()}
-    every = [Turn(name, seeds=(s,)) for s in range(1, SEEDS + 1) for name, kind in kinds.items() if kind in RECORDED]
-    return first + every
+    names = [name for name in presets() if _answered(read_preset(name))]
+    return first + [Turn(name, seeds=(s,)) for s in range(1, SEEDS + 1) for name in names]
+
+
+def _answered(preset: Preset) -> bool:
+    """Whether records answer the preset's cells; of the times of modules on the server they have no undisturbed one."""
+    metrics = preset.content["metrics"]
+    modules = [name for name in metrics if name.startswith("seconds:")]
+    return preset.kind in RECORDED and (not modules or len(modules) < len(metrics))
 
 
 def _turn(entry: Mapping[str, Any]) -> Turn:
@@ -105,6 +111,8 @@ def carry_on(
     order: Sequence[Turn] | None = None,
 ) -> dict[Path, str]:
     """Run what is missing for `budget` seconds and add a record of each; returns why runs failed, by folder."""
+    if archive.folder.resolve() == out.resolve():  # each has a lock of its own
+        raise UsageError(f"results = {archive.folder}: must be another folder than that of the runs")
     until = time.monotonic() + budget
     asked: dict[Path, list[Asked]] = {}  # a teacher and its students are asked for by one run
     for one in wanted(turns() if order is None else order, archive, out):

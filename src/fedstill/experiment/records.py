@@ -2,7 +2,8 @@
 
 A record holds the settings, the data's fingerprint, the commit and versions, the machine, the metrics' curves, and
 digests by which a second run can be told to be the same, bit by bit. A folder of records is a set of `.jsonl` files,
-one for each paper; lines are only ever added.
+one for each paper. A run adds a line and changes none. By hand one thing was changed: where a setting came later whose
+default does something new, the records of before were given the value with which they had run.
 """
 
 import hashlib
@@ -20,12 +21,15 @@ from typing import Any
 from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
 from fedstill.core.record import leaves
 from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.stage import data_fingerprint
 
 DIGITS = 6
 """Significant digits of a curve's values; the digests are of the full values."""
+PATIENCE = 60.0
+"""So many seconds a record waits for another that is being added to the same folder."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,9 @@ class Record:
                 rows[-1]["models"][model]["accuracy_per_client"] = list(each)
         if self.modules and rows:
             rows[-1]["facts"]["module_seconds"] = dict(self.modules)
-        return Result({**self.experiment, "rounds": last}, rows, None, sum(self.seconds.values()) * last / whole)
+        wall = sum(self.seconds.values()) * last / whole
+        cpu = None if self.cpu_seconds is None else self.cpu_seconds * last / whole
+        return Result({**self.experiment, "rounds": last}, rows, None, wall, recorded=True, cpu_seconds=cpu)
 
     def line(self) -> str:
         """The record as one line of JSON."""
@@ -203,6 +209,19 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")
+
+
+def made_by(record: Record) -> str:
+    """By which commit a record was made, and whether its code can be had here."""
+    if not record.commit:
+        return "made outside a checkout: its commit is unknown"
+    name = record.commit.removesuffix("+")
+    made = f"made by commit {name}{' with files changed since' if record.commit.endswith('+') else ''}"
+    if not commit():
+        return made
+    asked = ["git", "cat-file", "-e", f"{name}^{{commit}}"]
+    there = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, check=False).returncode == 0
+    return f"{made} (git checkout {name})" if there else f"{made}, which is not in this repository"
 
 
 def _digest(data: bytes) -> str:
@@ -296,14 +315,17 @@ class Archive:
         raise unknown("record", start, [record.id for record in self.records])
 
     def add(self, record: Record) -> Path:
-        """Add a record at the end of its paper's file, whole or not at all; returns the file."""
+        """Add a record at the end of its paper's file, whole or not at all; returns the file.
+
+        One writer at a time: between reading where the last whole line ends and cutting there, a second could add a
+        line that would be lost.
+        """
         preset = record.cell.partition(" · ")[0]
         file = self.folder / f"{preset.partition('/')[0] or 'own'}.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            before = file.read_bytes() if file.exists() else b""
-            with file.open("ab") as end:
-                end.truncate(before.rfind(b"\n") + 1)  # a line cut off by a crash makes room
+            with writing(self.folder, wait=PATIENCE), file.open("ab") as end:
+                end.truncate(file.read_bytes().rfind(b"\n") + 1)  # a line cut off by a crash makes room
                 end.write(record.line().encode())
                 end.flush()
                 os.fsync(end.fileno())

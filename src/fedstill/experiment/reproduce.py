@@ -17,7 +17,7 @@ from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
 from fedstill.experiment.records import Archive, record_id
 from fedstill.experiment.result import Result
-from fedstill.experiment.table_metrics import Beyond, Reading, reading, to_report
+from fedstill.experiment.table_metrics import Beyond, Reading, Untimed, described, reading, to_report
 from fedstill.parts.attacks import attacks
 from fedstill.parts.gather import gathers
 
@@ -25,6 +25,8 @@ RECORDED_SEEDS = 5
 """So many seeds, from a preset's first on, are looked for in the records by tables, pages and the leaderboard."""
 STUDENTS = ("centralised", "images")
 """Kinds of presets whose runs are those of a teacher."""
+NO_TIME = "no undisturbed time"
+"""What is said of a recorded run whose time is not known."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,13 @@ class Number:
         return stdev(self.known) if len(self.known) > 1 else 0.0
 
     @property
-    def beyond(self) -> int | None:
-        """The rounds in which a target was not reached, where that happened."""
-        return max((value.rounds for value in self.ours if isinstance(value, Beyond)), default=None)
+    def beyond(self) -> float | None:
+        """The bound that every seed is beyond which did not reach its target, in the metric's unit; None without one.
+
+        Of what should be little, each of these seeds takes more than this; of what should be much, each has less.
+        """
+        bounds = [value.bound for value in self.ours if isinstance(value, Beyond)]
+        return (min if described(self.metric).direction < 0 else max)(bounds, default=None)
 
     @property
     def paper_mean(self) -> float | None:
@@ -94,7 +100,8 @@ class Number:
             "mean": self.mean,
             "std": self.spread if self.known else None,
             "seeds": len(self.ours),
-            "not_reached_in": self.beyond,
+            "not_reached": sum(isinstance(value, Beyond) for value in self.ours),
+            "beyond": self.beyond,
             "paper": self.paper,
             "difference": self.difference,
             "state": self.state,
@@ -197,11 +204,21 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
             except FedstillError as error:
                 reason = str(error)
         for metric in entry.cell.metrics:
-            values = [values[metric] for values in ours]
-            seeds = [plan.seed for plan in entry.plans][: len(values)]
-            paper = entry.cell.paper.get(metric)
-            numbers.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, reason, seeds))
+            read = [(plan.seed, values[metric]) for plan, values in zip(entry.plans, ours, strict=False)]
+            timed = [(seed, value) for seed, value in read if not isinstance(value, Untimed)]
+            untimed = [seed for seed, value in read if isinstance(value, Untimed)]
+            seeds, values = [seed for seed, _ in timed], [value for _, value in timed]
+            state, paper = reason or _without_time(untimed, every=not timed), entry.cell.paper.get(metric)
+            numbers.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, state, seeds))
     return numbers
+
+
+def _without_time(seeds: Sequence[int], every: bool) -> str:
+    """What stands beside a time that is not known of these seeds' recorded runs."""
+    if not seeds:
+        return ""
+    which = "" if every else f" of seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{NO_TIME}{which}"
 
 
 def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[Path, Result]) -> Mapping[str, Reading]:

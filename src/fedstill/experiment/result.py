@@ -60,6 +60,10 @@ class Result:
     """How long the rounds took together."""
     stopped: str = ""
     """Why the run ended before its last round; empty where it did not."""
+    recorded: bool = False
+    """Read from a record: other runs may have gone on beside it, so its wall times are not its own."""
+    cpu_seconds: float | None = None
+    """Of a recorded run, the processor time that these rounds took; None where it was not measured."""
 
     @classmethod
     def of(

@@ -23,12 +23,20 @@ from fedstill.experiment.result import Result
 
 @dataclass(frozen=True)
 class Beyond:
-    """A target that was not reached in so many rounds."""
+    """A target that was not reached: all that is known is a bound that its number lies beyond."""
 
+    bound: float
+    """What the whole run took, in the metric's own unit; of a speed-up, the one it would be with that."""
     rounds: int
+    """So many rounds the run had."""
 
 
-Reading = float | Beyond | None
+@dataclass(frozen=True)
+class Untimed:
+    """A time of a recorded run that is not its own: measured by the clock on the wall, maybe beside other runs."""
+
+
+Reading = float | Beyond | Untimed | None
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,8 @@ class Case:
         return which(self.result, self.asked)[1]
 
     @property
-    def seconds(self) -> float:
-        """Of all rounds, without evaluation."""
+    def seconds(self) -> float | Untimed:
+        """Of all rounds: by the wall without evaluation, of a recorded run the processor's."""
         return _training(self.result)
 
 
@@ -60,6 +68,8 @@ class TableMetric(Shown):
     """A metric of a whole run: how it is shown (a title may name its `{goal}`), and how it is read, given the goal."""
 
     read: Callable[[Case, str], Reading] = lambda case, goal: None
+    counted: bool = False
+    """Whether the settings decide it, as they do bytes: then all seeds agree because there is nothing to vary."""
 
 
 table_metrics: Registry[TableMetric] = Registry("table metric", instances_of=TableMetric)
@@ -87,7 +97,7 @@ def to_report(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ALWAYS and _found(name)[0].key not in table_metrics)
 
 
-def described(name: str) -> Shown:
+def described(name: str) -> TableMetric:
     """How a cell's number is shown, by the name presets give its metric.
 
     >>> described("fm").heading, described("rounds_to:0.85").title, described("seconds:total").unit
@@ -160,18 +170,25 @@ def _rounds_to(case: Case, goal: str) -> Reading:
 
 
 def _time_to(case: Case, goal: str) -> Reading:
+    whole = case.result.time
     time = case.result.time_to(case.model, case.accuracy, float(goal))
-    return Beyond(len(case.result.rows)) if time is None and case.result.time is not None else time
+    return Beyond(whole, len(case.result.rows)) if time is None and whole is not None else time
 
 
 def _bytes_to(case: Case, goal: str) -> Reading:
     reached = _rounds_to(case, goal) if goal else float(len(case.result.rows))
-    return _sent(case.result, int(reached)) if isinstance(reached, float) else reached
+    if isinstance(reached, Beyond):
+        return replace(reached, bound=_sent(case.result, reached.rounds))
+    return _sent(case.result, int(reached)) if isinstance(reached, float) else None
 
 
 def _seconds_to(case: Case, goal: str) -> Reading:
-    rounds = _rounds_to(case, goal)
-    return case.seconds / len(case.result.rows) * rounds if isinstance(rounds, float) else rounds
+    rounds, seconds = _rounds_to(case, goal), case.seconds
+    if rounds is None or isinstance(rounds, Untimed) or isinstance(seconds, Untimed):
+        return None if rounds is None else Untimed()
+    if isinstance(rounds, Beyond):
+        return replace(rounds, bound=seconds)
+    return seconds / len(case.result.rows) * rounds
 
 
 def _speedup(case: Case, goal: str) -> Reading:
@@ -183,9 +200,7 @@ def _slowdown(case: Case, goal: str) -> Reading:
 
 
 def _time_speedup(case: Case, goal: str) -> Reading:
-    needed = _seconds_to(case, "fedavg")
-    usual = _training(case.fedavg[0]) if case.fedavg else None
-    return _ratio(usual, needed) if isinstance(needed, float) else needed
+    return _ratio(_training(case.fedavg[0]) if case.fedavg else None, _seconds_to(case, "fedavg"))
 
 
 def fluctuation(curve: Sequence[float | None]) -> float | None:
@@ -208,12 +223,15 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value == value else None
 
 
-def _training(result: Result) -> float:
+def _training(result: Result) -> float | Untimed:
+    """Seconds of all rounds: without evaluation by the wall; of a recorded run the processor's, all in all."""
+    if result.recorded:
+        return Untimed() if result.cpu_seconds is None else result.cpu_seconds
     return float(sum(spent for row in result.rows for phase, spent in row["seconds"].items() if phase != "evaluate"))
 
 
 def _or_beyond(result: Result, rounds: int | None) -> Reading:
-    return Beyond(len(result.rows)) if rounds is None else float(rounds)
+    return Beyond(float(len(result.rows)), len(result.rows)) if rounds is None else float(rounds)
 
 
 def _rounds_to_fedavg(case: Case) -> Reading:
@@ -225,8 +243,14 @@ def _rounds_to_fedavg(case: Case) -> Reading:
     return _or_beyond(case.result, case.result.rounds_to(case.model, "amp", yardstick.last(its)["amp"]))
 
 
-def _ratio(over: float | None, under: Reading) -> Reading:
-    return over / under if over is not None and isinstance(under, float) and under else None
+def _ratio(over: float | Untimed | None, under: Reading) -> Reading:
+    """Over by under; of a target that was not reached it is less than this, which is a bound too."""
+    if isinstance(over, Untimed) or isinstance(under, Untimed):
+        return Untimed()
+    if isinstance(under, Beyond):
+        bound = _ratio(over, under.bound)
+        return replace(under, bound=bound) if isinstance(bound, float) else None
+    return over / under if over is not None and under else None
 
 
 def _identified(result: Result) -> Reading:
@@ -235,13 +259,15 @@ def _identified(result: Result) -> Reading:
     if not rows:
         return None
     first = next((t for t in range(len(rows)) if all(right[t:])), None)
-    return Beyond(len(result.rows)) if first is None else float(rows[first]["round"])
+    return _or_beyond(result, None if first is None else int(rows[first]["round"]))
 
 
 def _module(case: Case, goal: str) -> Reading:
     rounds: list[Mapping[str, float]] = [
         row["facts"]["module_seconds"] for row in case.result.rows if row.get("facts", {}).get("module_seconds")
     ]
+    if rounds and case.result.recorded:
+        return Untimed()  # the processor's time is known of whole runs alone
     rounds = [{key.removesuffix("_server"): value for key, value in spent.items()} for spent in rounds]
     if goal.startswith("total"):
         skip = "train" if goal == "total_without_training" else ""
@@ -250,9 +276,11 @@ def _module(case: Case, goal: str) -> Reading:
     return fmean(known) if known else None
 
 
-def _less(key: str, title: str, about: str, unit: str, factor: float, digits: int, read: Any) -> TableMetric:
+def _less(
+    key: str, title: str, about: str, unit: str, factor: float, digits: int, read: Any, counted: bool = False
+) -> TableMetric:
     """Of what should be little, and has no most."""
-    return TableMetric(key, title, about, unit, factor, -1, digits, None, read)
+    return TableMetric(key, title, about, unit, factor, -1, digits, None, read, counted)
 
 
 for _entry in (
@@ -272,14 +300,14 @@ for _entry in (
           "from which on exactly the malicious clients are shut out (identified)", "rounds", 1, 1, _rounds_to),
     _less("time_to:", "virtual time to {goal}", "virtual time until that accuracy, where the run has a clock (`pace`)",
           "turns", 1, 1, _time_to),
-    _less("bytes", "sent", "bytes both ways, of all clients, in all rounds", "MB", 1e-6, 2, _bytes_to),
+    _less("bytes", "sent", "bytes both ways, of all clients, in all rounds", "MB", 1e-6, 2, _bytes_to, counted=True),
     _less("bytes_to:", "sent to reach {goal}", "bytes both ways, of all clients, until `rounds_to:` the same goal",
           "MB", 1e-6, 1, _bytes_to),
     _less("fluctuation", "fluctuation of AMP", "mean change of AMP from one examined round to the next, second half "
           "(FedKF, robustness)", "%", 100, 2, lambda case, goal: fluctuation(case.result.curve(case.model, "amp"))),
     TableMetric("speedup", "speed-up", "T over `rounds_to:fedavg` (FedKF VIII)", "×", 1, limits=None, read=_speedup),
-    _less("seconds", "all rounds", "of all rounds without evaluation; such tables run one cell at a time", "s", 1, 2,
-          lambda case, goal: case.seconds),
+    _less("seconds", "all rounds", "of all rounds without evaluation, one cell at a time; of recorded runs the "
+          "processor's, all in all", "s", 1, 2, lambda case, goal: case.seconds),
     _less("seconds:", "{goal}", "mean seconds a round of a module on the server: identify, fuse, weigh, train (FedTKD "
           "6); total, total_without_training", "s", 1, 2, _module),
     _less("slowdown", "times FedAvg's", "`seconds` over FedAvg's (FedKF X)", "×", 1, 2, _slowdown),
@@ -287,6 +315,7 @@ for _entry in (
     TableMetric("time_speedup", "speed-up", "FedAvg's `seconds` over `seconds_to:fedavg` (FedKF XI)", "×", 1,
                 limits=None, read=_time_speedup),
     *(_less(key, key.replace("_", " "), "passes for each batch, counted while batches run: half of the first layer's "
-            "and half of the head's (FedKF IX)", "a batch", 1, 2, lambda case, goal: None) for key in PASSES),
+            "and half of the head's (FedKF IX)", "a batch", 1, 2, lambda case, goal: None, counted=True)
+      for key in PASSES),
 ):  # fmt: skip
     table_metrics.register(_entry.key)(_entry)

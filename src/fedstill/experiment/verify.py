@@ -9,7 +9,7 @@ from typing import Any
 from fedstill.core.errors import UsageError
 from fedstill.core.value import by_field
 from fedstill.experiment.centralised import student_record, teacher_plan
-from fedstill.experiment.records import Record, record_of
+from fedstill.experiment.records import Record, made_by, record_of
 from fedstill.experiment.run import start
 
 PARTS = {"data": "the data", "split": "the split", "bits": "every score", "weights": "the last weights"}
@@ -41,7 +41,7 @@ def verified(record: Record, rounds: int | None = None) -> Check:
     """Run the record's experiment again, in a folder that is thrown away; of `rounds` alone the curves are compared."""
     plan = record.plan
     if plan is None:
-        raise UsageError(f"{record.id}: its settings cannot be read by this version; check out commit {record.commit}")
+        raise UsageError(f"{record.id}: its settings cannot be read by this version; it was {made_by(record)}")
     student = "student" in record.curves
     if rounds and student:
         raise UsageError(f"{record.id}: a student is taught by a finished teacher; verify it without --rounds")

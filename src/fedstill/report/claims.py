@@ -10,7 +10,8 @@ MARKS = {"held": "✓", "not held": "✗", "not decided": "?"}
 RULE = (
     "A statement compares cells seed by seed. One-sided paired t-tests at 5 %: held where the differences are as "
     "claimed, not held where the contrary is shown, not decided otherwise. With three seeds only clear differences are "
-    "decided."
+    "decided. Differences that are the same in every seed are judged by their sign. A target that was not reached is "
+    "worse than any that was."
 )
 
 

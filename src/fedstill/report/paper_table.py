@@ -51,13 +51,18 @@ def _short(value: Any) -> str:
 
 
 def ours(number: Number) -> str:
-    """Ours, for the eye: `–` where there is none, `> T` where a target was not reached."""
+    """Ours, for the eye: `–` where there is none; where a target was not reached, the bound it is beyond.
+
+    That is `> 100` in a column of rounds, `> 405.2` in one of seconds, `< 0.8` in one of speed-ups.
+    """
     if number.mean is not None:
         return described(number.metric).text(number.mean, number.spread)
     if number.beyond is None:
         return "–"
     if not number.known:
-        return f"> {number.beyond}"
+        metric = described(number.metric)
+        bound = metric.text(number.beyond)
+        return f"{'>' if metric.direction < 0 else '<'} {bound.rstrip('0').rstrip('.') if '.' in bound else bound}"
     reached = described(number.metric).text(sum(number.known) / len(number.known))
     return f"{reached} ({len(number.known)} of {len(number.ours)} seeds)"
 
@@ -99,7 +104,8 @@ def show(numbers: Sequence[Number], title: str, differ: Differences | None = Non
                 table.add_column(head * (name == "ours") + "\n" * bool(head and name != "ours") + name, justify="right")
         for row in dict.fromkeys(n.row for n in inside):
             cells = {n.metric: n for n in inside if n.row == row}
-            remarks = [*(n.state for n in list(cells.values())[:1] if n.state), *(differ or {}).get((row, column), ())]
+            states = dict.fromkeys(n.state for n in cells.values() if n.state)
+            remarks = [*states, *(differ or {}).get((row, column), ())]
             label = _plain(row) + "".join(f"\n[dim]({_plain(remark)})[/dim]" for remark in remarks)
             if wide:
                 table.add_row(label, *(text for metric in metrics for text in _triple(cells.get(metric))))

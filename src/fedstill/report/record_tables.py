@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.metrics import ALWAYS
-from fedstill.experiment.records import Archive, Record, matching
+from fedstill.experiment.records import Archive, Record, commit, made_by, matching
 from fedstill.experiment.verify import Check
 from fedstill.report.terminal import stdout
 
@@ -80,6 +80,9 @@ def show_check(check: Check) -> None:
     console.print(f"[bold]{check.record.id}[/bold] {check.record.label}: {verdict}")
     for part, same in check.parts.items():
         console.print(f"  {part}: {'the same' if same else 'different'}")
+    if not check.same:
+        code = f"commit {commit()}" if commit() else "the code at hand"
+        console.print(f"  {made_by(check.record)}; run again by {code}", soft_wrap=True)
     for name, (then, now) in check.elsewhere.items():
         console.print(f"  {name} was {then}, is {now} here: other kernels may round differently")
     if not check.same and check.elsewhere.get("cpu") == ("AVX2", "AVX512"):

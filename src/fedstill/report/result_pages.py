@@ -19,7 +19,7 @@ from fedstill.experiment import leaderboard as boards
 from fedstill.experiment.claims import Judgement, claims, judged
 from fedstill.experiment.presets import Preset, read_preset
 from fedstill.experiment.records import Archive
-from fedstill.experiment.reproduce import RECORDED_SEEDS, Number, numbers, plan, recorded
+from fedstill.experiment.reproduce import NO_TIME, RECORDED_SEEDS, Number, numbers, plan, recorded
 from fedstill.experiment.table_metrics import described
 from fedstill.report import claims as claim_tables
 from fedstill.report import leaderboard, paper_table
@@ -80,13 +80,13 @@ def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
     for column in dict.fromkeys(number.column for number in every):
         inside = [number for number in every if number.column == column]
         there = list(dict.fromkeys(n.row for n in inside if n.ours))
-        missing = list(dict.fromkeys(n.row for n in inside if not n.ours))
         if there:
+            missing = {n.row: n.state for n in inside if n.row not in there}
             out.append(_column(preset, column, [n for n in inside if n.row in there], missing))
     return "\n\n".join(out) or f"No record of {preset.name} yet."
 
 
-def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Sequence[str]) -> str:
+def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapping[str, str]) -> str:
     metrics = list(dict.fromkeys(n.metric for n in inside))
     compared = any(n.paper is not None for n in inside)  # a table of our own has no paper's numbers to show
     head = [""]
@@ -99,10 +99,15 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Sequ
         values = []
         for metric in metrics:
             values += [paper_table.ours(cells[metric]), *([paper_table.theirs(cells[metric])] if compared else [])]
-        seeds = str(len(next(iter(cells.values())).ours))
+        seeds = str(max(len(number.ours) for number in cells.values()))
         lines.append("| " + " | ".join([row, *values, seeds]) + " |")
-    if missing:
-        lines += ["", f"Not run yet: {', '.join(missing)}."]
+    untimed = [row for row, state in missing.items() if state == NO_TIME]
+    for words, rows in (
+        ("Not run yet", [row for row in missing if row not in untimed]),
+        ("No undisturbed time", untimed),
+    ):
+        if rows:
+            lines += ["", f"{words}: {', '.join(rows)}."]
     return "\n".join(lines)
 
 

@@ -141,7 +141,9 @@ def summary(group: Sequence[Result], model: str, name: str) -> dict[str, Any]:
         row[metric.key] = spread([m.get(metric.key) for m in last])
         row[f"best_{metric.key}"] = spread([m.get(metric.key) for m in best])
     row["bytes"] = {way: round(fmean(r.bytes()[way] for r in group)) for way in ("down", "up")}
-    row["seconds"] = fmean(r.seconds for r in group)
+    times = [r.cpu_seconds if r.recorded else r.seconds for r in group]
+    spent = [time for time in times if time is not None]
+    row["seconds"] = fmean(spent) if spent else None
     return row
 
 
