@@ -47,7 +47,7 @@ def test_a_run_without_a_clock_has_no_time() -> None:
 def test_presets_can_ask_for_the_time_to_an_accuracy() -> None:
     run = result([1.5, 4.0], [0.2, 0.6])
     assert reading("time_to:0.5", run, "active") == 4.0
-    assert reading("time_to:0.9", run, "active") == Beyond(2)
+    assert reading("time_to:0.9", run, "active") == Beyond(4.0, 2)
     assert described("time_to:0.85").title == "virtual time to 85 %"
 
 

@@ -87,7 +87,7 @@ class FedSteady(Imagining, Dynamic):
         super().__post_init__()
         if self.loudest is not None and isinstance(self.gather, Remember) and self.gather.slots == "client":
             raise UsageError(
-                f"loudest = {self.loudest:g}: cannot shorten what is added to sums with gather.slots = client; "
+                f"gather = remember: slots = client adds up steps that loudest = {self.loudest:g} cannot shorten; "
                 "use slots = server or loudest = none"
             )
 
