@@ -6,6 +6,7 @@ outputs that are pooled together come out of one product: of k × (k + 1) pixels
 Rows are read where they lie, as windows that overlap. Same numbers as the layers one after the other, other last bits.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,8 +30,10 @@ def applies(x: Tensor, body: nn.Module) -> bool:
 
 def in_rows(images: Tensor, padding: int) -> Tensor:
     """Images (batch, channels, height, width), with zeros around them, as (height, channels, width, batch)."""
-    rows = images.permute(2, 1, 3, 0)
-    return pad(rows, (0, 0, padding, padding, 0, 0, padding, padding)) if padding else rows.contiguous()
+    _, channels, height, width = images.shape
+    turned = images.flatten(1).t().contiguous()  # of two dimensions: torch turns those fast
+    rows = turned.view(channels, height, width, -1).transpose(0, 1)
+    return pad(rows, (0, 0, padding, padding, 0, 0, padding, padding)) if padding else rows
 
 
 def pooled(rows: Tensor, layer: nn.Conv2d) -> Tensor:
@@ -43,37 +46,56 @@ def pooled(rows: Tensor, layer: nn.Conv2d) -> Tensor:
     return out
 
 
+@cache
+def _places(outputs: int, inputs: int, side: int, tall: int) -> Tensor:
+    """Where the kernel stands in a wide one of `tall` rows of two outputs each: once for each of the 2 · tall shifts.
+
+    The wide kernel has a row for each (output row, output column, channel), a column for each (row, channel, column)
+    of the window.
+    """
+    wide = torch.arange(tall * 2 * outputs * (side - 1 + tall) * inputs * (side + 1))
+    wide = wide.view(tall, 2, outputs, side - 1 + tall, inputs, side + 1)
+    shifts = [wide[i, j, :, i : i + side, :, j : j + side] for i in range(tall) for j in range(2)]
+    return torch.stack(shifts).transpose(2, 3).flatten()
+
+
+@cache
+def _sources(outputs: int, inputs: int, side: int, tall: int) -> Tensor:
+    """For each place of the wide kernel the kernel's number that stands there; the one past the last is zero."""
+    count = outputs * inputs * side * side
+    sources = torch.full((tall * 2 * outputs * (side - 1 + tall) * inputs * (side + 1),), count)
+    sources[_places(outputs, inputs, side, tall)] = torch.arange(count).repeat(2 * tall)
+    return sources
+
+
 def _wide(weight: Tensor, tall: int) -> Tensor:
-    """The kernel for `tall` rows of two outputs each: a row for each (output row, output column, channel)."""
+    """The kernel once for each shift, with zeros around it."""
     outputs, inputs, side, _ = weight.shape
-    wide = weight.new_zeros(tall, 2, outputs, side - 1 + tall, inputs, side + 1)
-    for i in range(tall):
-        for j in range(2):
-            wide[i, j, :, i : i + side, :, j : j + side] = weight.transpose(1, 2)
-    return wide.view(tall * 2 * outputs, -1)
+    numbers = pad(weight.reshape(-1), (0, 1))
+    return numbers.index_select(0, _sources(outputs, inputs, side, tall)).view(tall * 2 * outputs, -1)
 
 
 def _narrowed(slopes: Tensor, tall: int, weight: Tensor) -> Tensor:
     """The other way: of the wide kernel's gradient that of the kernel."""
     outputs, inputs, side, _ = weight.shape
-    parts = slopes.view(tall, 2, outputs, side - 1 + tall, inputs, side + 1)
-    shifts = [parts[i, j, :, i : i + side, :, j : j + side] for i in range(tall) for j in range(2)]
-    return torch.stack(shifts).sum(0).transpose(1, 2)
+    shifts = slopes.view(-1).index_select(0, _places(outputs, inputs, side, tall))
+    return shifts.view(2 * tall, *weight.shape).sum(0)
 
 
 class _Pooled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        x = x.contiguous()
         height, inputs, width, batch = x.shape
         outputs, _, side, _ = weight.shape
         high, across = (height - side + 1) // 2, (width - side + 1) // 2
         tall = 2 if outputs < NARROW else 1
         row, line = inputs * width * batch, across * batch
         # (height, channels, shift, output, batch): each pixel where the j-th of a product's k + 1 columns needs it
-        shifted = x.as_strided(
-            (height, inputs, side + 1, across, batch), (row, width * batch, batch, 2 * batch, 1)
-        ).contiguous()
+        shifted = (
+            x.contiguous()
+            .as_strided((height, inputs, side + 1, across, batch), (row, width * batch, batch, 2 * batch, 1))
+            .contiguous()
+        )
         deep = inputs * (side + 1) * line
         windows = shifted.as_strided(
             (2 * high // tall, (side - 1 + tall) * inputs * (side + 1), line), (tall * deep, line, 1)
@@ -117,9 +139,10 @@ def _spread(routed: Tensor, wide: Tensor, tall: int, x: Tensor, weight: Tensor) 
     columns = weight.shape[-1] + 1
     deep, line = inputs * columns, routed.shape[-1]
     flow = x.new_zeros(height, deep, line)
+    windows = flow.as_strided((len(routed), wide.shape[1], line), (tall * deep * line, line, 1))
     turned = wide.t()
-    for place, part in enumerate(routed.unbind(0)):
-        flow[place * tall : place * tall + columns - 2 + tall].view(-1, line).addmm_(turned, part)
+    for window, part in zip(windows.unbind(0), routed.unbind(0), strict=True):
+        window.addmm_(turned, part)
     pairs = flow.view(height, inputs, columns // 2, 2, line // batch, batch).transpose(3, 4)
     back = x.new_zeros(height, inputs, width // 2, 2, batch)
     for shift in range(columns // 2):
