@@ -146,6 +146,16 @@ def test_images_may_lie_in_memory_as_they_like() -> None:
     torch.testing.assert_close(products(images), plain(images.contiguous()), atol=1e-6, rtol=1e-5)
 
 
+def test_a_graph_that_is_kept_gives_the_same_gradient_again() -> None:
+    """The first way back writes over what the forward pass had left; the second goes by the layers."""
+    _, products = both()
+    x = torch.randn(3, 3, 28, 28)
+    loss = products(x).square().sum()
+    first, second = (torch.autograd.grad(loss, list(products.parameters()), retain_graph=True) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
 def test_a_frozen_kernel_leaves_its_bias_a_gradient() -> None:
     x = torch.ones(1, 1, 2, 2)
     convolution = one_pixel(1, 1)

@@ -45,6 +45,18 @@ def test_the_packages_own_mlp_is_one_and_a_convolution_is_none() -> None:
     assert Perceptron.of(lenet, list(lenet.parameters())) is None
 
 
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
+def test_lenet5_as_products_is_one_to_the_bits_of_autograd(shape: tuple[int, int, int]) -> None:
+    module = initial("lenet5-gemm", Image(shape), 4, 1).train()
+    parameters = list(module.parameters())
+    perceptron = Perceptron.of(module, parameters)
+    assert perceptron is not None
+    for size in (1, 24, 64):
+        x, y = torch.randn(size, *shape), torch.randint(0, 4, (size,))
+        theirs = torch.autograd.grad(cross_entropy(module(x), y), parameters)
+        assert all(torch.equal(a, b) for a, b in zip(perceptron.gradients(x, y), theirs, strict=True))
+
+
 def hooked() -> Classifier:
     module = adopted(nn.Linear(36, 4))
     module.get_submodule("1").register_forward_hook(lambda *_: None)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.models.classifier import Network, Shape
-from fedstill.models.pooled import applies, in_rows, pooled
+from fedstill.models.pooled import applies, in_images, in_rows, pooled
 from fedstill.models.registry import models
 
 
@@ -44,12 +44,16 @@ class LeNet5Gemm(Network):
     pixels = (28, 32)
     layers = LeNet5.layers
 
+    def chain(self) -> tuple[nn.Module, ...]:
+        """The body, then the head."""
+        return self.body, self.head
+
     def features(self, x: Tensor) -> Tensor:
         """The feature vectors (batch, 120) of the images x."""
         first, _, _, second, _, _, *rest = self.body.children()
         if type(first) is not nn.Conv2d or type(second) is not nn.Conv2d or not applies(x, self.body):
             return super().features(x)
-        vectors = pooled(pooled(in_rows(x, int(first.padding[0])), first), second).permute(3, 1, 0, 2)
+        vectors = in_images(pooled(pooled(in_rows(x, int(first.padding[0])), first), second))
         for layer in rest:
             vectors = layer(vectors)
         return vectors

@@ -6,6 +6,7 @@ outputs that are pooled together come out of one product: of k × (k + 1) pixels
 Rows are read where they lie, as windows that overlap. Same numbers as the layers one after the other, other last bits.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,11 @@ def in_rows(images: Tensor, padding: int) -> Tensor:
     turned = images.flatten(1).t().contiguous()  # of two dimensions: torch turns those fast
     rows = turned.view(channels, height, width, -1).transpose(0, 1)
     return pad(rows, (0, 0, padding, padding, 0, 0, padding, padding)) if padding else rows
+
+
+def in_images(rows: Tensor) -> Tensor:
+    """The other way: rows as images."""
+    return rows.permute(3, 1, 0, 2)
 
 
 def pooled(rows: Tensor, layer: nn.Conv2d) -> Tensor:
@@ -82,55 +88,74 @@ def _narrowed(slopes: Tensor, tall: int, weight: Tensor) -> Tensor:
     return shifts.view(2 * tall, *weight.shape).sum(0)
 
 
-class _Pooled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+class Products:
+    """One such layer on one batch of rows: `out`, what comes out of it, and with `slopes` the way back, once.
+
+    Args:
+        x: rows.
+        weight: the convolution's kernel.
+        bias: of its outputs.
+        returns: will there be a way back?
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor, returns: bool) -> None:
         height, inputs, width, batch = x.shape
         outputs, _, side, _ = weight.shape
         high, across = (height - side + 1) // 2, (width - side + 1) // 2
-        tall = 2 if outputs < NARROW else 1
+        self.x, self.weight = x, weight
+        self.tall = 2 if outputs < NARROW else 1
         row, line = inputs * width * batch, across * batch
         # (height, channels, shift, output, batch): each pixel where the j-th of a product's k + 1 columns needs it
-        shifted = (
-            x.contiguous()
-            .as_strided((height, inputs, side + 1, across, batch), (row, width * batch, batch, 2 * batch, 1))
-            .contiguous()
+        pixels = x.contiguous().as_strided(
+            (height, inputs, side + 1, across, batch), (row, width * batch, batch, 2 * batch, 1)
         )
-        deep = inputs * (side + 1) * line
-        windows = shifted.as_strided(
-            (2 * high // tall, (side - 1 + tall) * inputs * (side + 1), line), (tall * deep, line, 1)
+        shifted, deep = pixels.contiguous(), inputs * (side + 1) * line
+        self.windows = shifted.as_strided(
+            (2 * high // self.tall, (side - 1 + self.tall) * inputs * (side + 1), line), (self.tall * deep, line, 1)
         )
-        wide = _wide(weight, tall)
-        made = torch.bmm(wide.expand(len(windows), -1, -1), windows).view(high, 2, 2, outputs, line)
-        left, right = made[:, :, 0], made[:, :, 1]
-        best = torch.maximum(left, right)
-        upper, lower = best[:, 0], best[:, 1]
-        out = torch.maximum(upper, lower).add_(bias[:, None]).relu_()
-        if any(ctx.needs_input_grad):
-            # who was the largest, as ones and zeros in place; of equals the first, as torch pools
+        self.wide = _wide(weight, self.tall)
+        made = torch.bmm(self.wide.expand(len(self.windows), -1, -1), self.windows)
+        self.made = made.view(high, 2, 2, outputs, line)
+        left, right = self.made[:, :, 0], self.made[:, :, 1]
+        self.best = torch.maximum(left, right)
+        upper, lower = self.best[:, 0], self.best[:, 1]
+        self.flat = torch.maximum(upper, lower).add_(bias[:, None]).relu_()
+        if returns:  # who was the largest, as ones and zeros in place; of equals the first, as torch pools
             left.ge_(right)
             upper.ge_(lower)
-            ctx.save_for_backward(x, weight, bias, windows, wide, left, upper, out)
-            ctx.tall = tall
-        return out.view(high, outputs, across, batch)
+        self.out = self.flat.view(high, outputs, across, batch)
+
+    def slopes(self, slope: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of the gradient of `out` that of x, kernel and bias, those that are wanted; written over what was made."""
+        slope = _relu_backward(slope.reshape(self.flat.shape), self.flat, 0)
+        rows, routed = self.best, self.made
+        torch.mul(slope, rows[:, 0], out=rows[:, 0])
+        torch.sub(slope, rows[:, 0], out=rows[:, 1])
+        torch.mul(rows, routed[:, :, 0], out=routed[:, :, 0])
+        torch.sub(rows, routed[:, :, 0], out=routed[:, :, 1])
+        routed = routed.view(len(self.windows), len(self.wide), -1)
+        for_x, for_weight, for_bias = wanted
+        back = _spread(routed, self.wide, self.tall, self.x, self.weight) if for_x else None
+        wide = torch.bmm(routed, self.windows.transpose(1, 2)).sum(0) if for_weight else None
+        kernel = None if wide is None else _narrowed(wide, self.tall, self.weight)
+        return back, kernel, slope.sum((0, 2)) if for_bias else None
+
+
+class _Pooled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        products = Products(x, weight, bias, returns=any(ctx.needs_input_grad))
+        ctx.save_for_backward(x, weight, bias)
+        ctx.products = products
+        return products.out.view(products.out.shape)  # another object than what is kept: no circle
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor) -> Any:
-        x, weight, bias, windows, wide, left, upper, out = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody will differentiate this in turn
+        products, ctx.products = ctx.products, None
+        if torch.is_grad_enabled() or products is None:  # to be differentiated in turn, or a second time
+            x, weight, bias = ctx.saved_tensors
             return _again(x, weight, bias, given[0], ctx.needs_input_grad)
-        slope = _relu_backward(given[0].reshape(out.shape), out, 0)
-        rows, routed = torch.empty_like(left), slope.new_empty(*left.shape[:2], 2, *left.shape[2:])
-        torch.mul(slope, upper, out=rows[:, 0])
-        torch.sub(slope, rows[:, 0], out=rows[:, 1])
-        torch.mul(rows, left, out=routed[:, :, 0])
-        torch.sub(rows, routed[:, :, 0], out=routed[:, :, 1])
-        routed = routed.view(len(windows), len(wide), -1)
-        for_x, for_weight, for_bias = ctx.needs_input_grad
-        back = _spread(routed, wide, ctx.tall, x, weight) if for_x else None
-        slopes = torch.bmm(routed, windows.transpose(1, 2)).sum(0) if for_weight else None
-        kernel = None if slopes is None else _narrowed(slopes, ctx.tall, weight)
-        return back, kernel, slope.sum((0, 2)) if for_bias else None
+        return products.slopes(given[0], ctx.needs_input_grad)
 
 
 def _spread(routed: Tensor, wide: Tensor, tall: int, x: Tensor, weight: Tensor) -> Tensor:
@@ -154,7 +179,9 @@ def _again(
     x: Tensor, weight: Tensor, bias: Tensor, slope: Tensor, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients by torch's own layers, so that they have gradients themselves."""
-    out = relu(max_pool2d(conv2d(x.permute(3, 1, 0, 2), weight, bias), 2)).permute(2, 1, 3, 0)
+    further = torch.is_grad_enabled()
+    with torch.enable_grad():
+        out = relu(max_pool2d(conv2d(x.permute(3, 1, 0, 2), weight, bias), 2)).permute(2, 1, 3, 0)
     asked = [one for one, needed in zip((x, weight, bias), wanted, strict=True) if needed]
-    found = iter(torch.autograd.grad(out, asked, slope, create_graph=True))
+    found = iter(torch.autograd.grad(out, asked, slope, create_graph=further))
     return tuple(next(found) if needed else None for needed in wanted)
