@@ -47,7 +47,7 @@ class Perceptron:
         if isinstance(module, LeNet5Gemm):
             if not applies(trained[0], module.body):
                 return None
-            while isinstance(chain[0], nn.Conv2d):
+            while type(chain[0]) is nn.Conv2d:
                 front.append(chain[0])
                 del chain[:3]  # its pooling and ReLU, too
         flat = bool(chain) and type(chain[0]) is nn.Flatten and (chain[0].start_dim, chain[0].end_dim) == (1, -1)
