@@ -1,6 +1,6 @@
 """The whole set, one after the other, on a machine that does nothing else; what it saw goes into records and page.
 
-    python benchmarks/all.py                      everything, about 19 minutes on two cores
+    python benchmarks/all.py                      everything, about 20 minutes on two cores
     python benchmarks/all.py peers                the packages beside ours, three repetitions: about 12 minutes
     python benchmarks/all.py round scale turn     some of the others, three repetitions of the short ones
     python benchmarks/all.py --prepare            only install what the peers need, so that no time is lost on it later
@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 STEPS = {
     "peers": (["peers.py tiny lenet public --repetitions 3 --cache {cache} --table"], 12.0),
     "round": (["round.py --record"] * 3, 1.5),
+    "overlap": (["overlap.py --record"], 1.0),
     "turn": (["turn.py --record"] * 3, 2.0),
     "fedkf": (["fedkf.py --record"], 1.5),
     "message": (["message.py --record"], 1.0),

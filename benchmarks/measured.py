@@ -38,6 +38,14 @@ BENCHES = {
         "plain sequential PyTorch loop",
         {"faster": ("`lenet5`: {}× faster", 2), "as products": ("`lenet5-gemm`: {}×", 2)},
     ),
+    "overlap": Bench(
+        "rounds that are examined while the next one trains against rounds examined before it; two workers",
+        {
+            "three equal": ("three equal clients: {}× faster", 2),
+            "four that differ": ("four that differ: {}×", 2),
+            "four equal": ("four equal ones: {}×", 2),
+        },
+    ),
     "scale": Bench(
         "10 active of K clients, T1 and a checkpoint every round; time and memory relative to K = 100",
         {

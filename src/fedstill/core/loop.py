@@ -19,6 +19,10 @@ class Transport(Protocol):
     def states(self) -> Shelf:
         """What clients keep, by client."""
 
+    @property
+    def idle(self) -> bool:
+        """Does this process only wait while clients train? It can then examine the round before meanwhile."""
+
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every client its download; return the replies in the order of `downs`."""
 
@@ -35,6 +39,8 @@ class Round:
     """Who did not answer, or was refused, and why."""
     bytes: Mapping[str, Mapping[str, int]]
     """`down` and `up`: bytes by field of the message, over all clients of the round."""
+    states: Shelf
+    """What clients keep after it."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     flight: Flight | None = None
     """Of asynchronous rounds: what is under way after this one."""
@@ -79,7 +85,7 @@ def rounds(
         ended = time.perf_counter()
         counted = {"down": _total(sizes(down) for down in downs.values()), "up": _total(up)}
         spent = {"download": prepared - began, "clients": trained - prepared, "server": ended - trained}
-        yield Round(t, server, good, missing, counted, spent, flight)
+        yield Round(t, server, good, missing, counted, transport.states, spent, flight)
 
 
 def downloads(method: Method[Any, Any, Any, Any], env: Env, server: Any, clients: Sequence[int]) -> dict[int, Any]:

@@ -9,10 +9,12 @@ import torch
 
 from fedstill.core.errors import RunError
 from fedstill.core.loop import Round, Transport, rounds
+from fedstill.core.shelf import Shelf
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.health import Health, cause
 from fedstill.experiment.keeper import Keeper
 from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.overlap import examined
 from fedstill.experiment.result import Result, principal
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.signature import FILE
@@ -36,8 +38,11 @@ def drive(
     folder: RunDir | None,
     checkpoint: Checkpoint | None,
     watcher: Watcher,
-) -> Result:
-    """Drive the loop over an open transport, to its last round or until it is stopped."""
+) -> tuple[Result, Shelf]:
+    """Drive the loop over an open transport, to its last round or until it is stopped.
+
+    Returns the result, and what the clients keep after its last round.
+    """
     first = checkpoint.round if checkpoint else 0
     rows = folder.rows() if folder else []
     if folder and ready.signature and not (folder.path / FILE).exists():
@@ -51,19 +56,21 @@ def drive(
     sample = partial(active, plan) if table is None else table.starting
     late = None if table is None else table.arrivals
     flight = checkpoint.flight if checkpoint else None
+    states = link.states
     with Keeper(folder) as keeper:
-        for done in rounds(
-            plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers, late, flight
-        ):
-            rows.append(examiner.row(done) | ({} if table is None else {"pace": table[done.number].plain()}))
+        whole = (plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers, late, flight)
+        for done, row in examined(rounds(*whole), link, examiner.row):
+            states = done.states
+            rows.append(row | ({} if table is None else {"pace": table[done.number].plain()}))
             number = done.number + 1
             keeper.row(rows[-1])
             why = _told(plan, rows, watcher)
             if why or number % plan.checkpoint_every == 0 or number == plan.rounds:
-                keeper.checkpoint(Checkpoint(number, done.server, link.states, done.flight))
+                keeper.checkpoint(Checkpoint(number, done.server, states, done.flight))
             if why:
                 break
-    return ended(Result.of(plan.plain(), rows, folder.path if folder else None, why), plan, folder, watcher)
+    result = Result.of(plan.plain(), rows, folder.path if folder else None, why)
+    return ended(result, plan, folder, watcher), states
 
 
 def _told(plan: Experiment, rows: list[dict[str, Any]], watcher: Watcher) -> str:

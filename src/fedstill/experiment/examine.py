@@ -9,9 +9,10 @@ import numpy as np
 from torch import nn
 
 from fedstill.core.facts import Truth, derive
-from fedstill.core.loop import Round, Transport
+from fedstill.core.loop import Round
 from fedstill.core.method import Env
 from fedstill.core.record import Carries, carried
+from fedstill.core.shelf import Shelf
 from fedstill.core.turn import method_state
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Marks, mean_marks
@@ -23,18 +24,17 @@ from fedstill.parts.learner import predict
 class Examiner:
     """Makes a round's line of metrics."""
 
-    def __init__(self, plan: Experiment, ready: Stage, link: Transport) -> None:
+    def __init__(self, plan: Experiment, ready: Stage) -> None:
         self.plan = plan
         self.env = ready.env
         self.exam = ready.exam
         self.counts = ready.counts
-        self.link = link
         self.personal: dict[int, tuple[int, Marks, Marks]] = {}
 
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
         row = row_of(self.plan, self.env, done, self.scores, self.counts)
-        states = {reply.client: self.link.states.get(reply.client) for reply in done.replies if self.plan.wrappers}
+        states = {reply.client: done.states.get(reply.client) for reply in done.replies if self.plan.wrappers}
         for wrapper in self.plan.wrappers:
             row["facts"].update(wrapper.facts(self.env.at(done.number), states))
         return row
@@ -57,16 +57,16 @@ class Examiner:
         if self.plan.per_class and scores and trained:
             after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
             scores[next(iter(scores))]["per_class_after_training"] = after
-        return {**scores, **self._own()}
+        return {**scores, **self._own(done.states)}
 
     def trapped(self, module: nn.Module, attack: Backdoor) -> float:
         """The share of test samples of other classes that, with the trigger, are taken for the target."""
         inputs = attack.trap(self.exam.pool).inputs().to(self.env.device)
         return float((predict(module, inputs).argmax(-1) == attack.target).float().mean())
 
-    def _own(self) -> dict[str, Any]:
+    def _own(self, states: Shelf) -> dict[str, Any]:
         """The clients' own models, examined when they have changed."""
-        for client, entry in self.link.states.entries.items():
+        for client, entry in states.entries.items():
             if self.personal.get(client, (-1,))[0] == entry.version:
                 continue
             weights = self.plan.method.own(self.env.at(0, client), method_state(entry.read()))

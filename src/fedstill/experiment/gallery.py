@@ -23,9 +23,9 @@ from fedstill.experiment.stage import stage
 
 FILE = "gallery.safetensors"
 CLIENTS, SAMPLES, OTHERS = 2, 13, 64
+"""Of how many clients imagined samples are kept, and how many: images, and samples of other kinds."""
 REAL = "the data"
 """The name under which test samples stand."""
-"""Of how many clients imagined samples are kept, and how many: images, and samples of other kinds."""
 
 
 def write_gallery(folder: Path, plan: Experiment, env: Env, states: Shelf, rounds: int, tests: Samples) -> None:

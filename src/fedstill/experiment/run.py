@@ -157,9 +157,9 @@ def _follow(
     """Drive the loop; evaluate, write and tell after every round."""
     states = checkpoint.clients if checkpoint else ready.env.shelf("clients")
     with one_thread(), transport(plan, ready, states) as link:
-        result = drive(plan, ready, link, Examiner(plan, ready, link), folder, checkpoint, watcher)
+        result, clients = drive(plan, ready, link, Examiner(plan, ready), folder, checkpoint, watcher)
         if folder:
-            write_gallery(folder.path, plan, ready.env, link.states, len(result.rows), ready.exam.pool)
+            write_gallery(folder.path, plan, ready.env, clients, len(result.rows), ready.exam.pool)
         return result
 
 

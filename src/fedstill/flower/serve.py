@@ -205,7 +205,7 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
     teller = Telling(setting, tell)
     states = Shelf("clients", ready.env.storage)
     link = FlowerTransport(post, setting, plan.method, states, roster, teller.note, summed(plan))
-    result = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, teller)
+    result, _ = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, teller)
     _models(result, plan, ready, folder)
     return result
 

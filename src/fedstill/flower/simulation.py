@@ -65,6 +65,8 @@ def take_turn(message: Any, context: Any) -> Any:
 class FlowerSimulation:
     """Runs turns on `nodes` virtual nodes of Flower; the same bits as `Inline`."""
 
+    idle = False  # its own threads carry the messages
+
     def __init__(self, settings: Mapping[str, Any], states: Shelf, nodes: int) -> None:
         self.text = json.dumps(settings)
         self.states = states

@@ -64,6 +64,8 @@ Sums = Callable[["FlowerTransport", Env, Mapping[int, Any]], list[Reply[Any]]]
 class FlowerTransport:
     """A `Transport` whose clients are sites. Their states never come here: `states` stays empty."""
 
+    idle = False  # the sites are examined by themselves, and are busy
+
     def __init__(
         self,
         post: Post,

@@ -31,6 +31,11 @@ class Adaptive:
         """The clients' states, kept by the transport inside."""
         return self.inner.states
 
+    @property
+    def idle(self) -> bool:
+        """As of the transport inside."""
+        return self.inner.idle
+
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every client its turn; replies come in the order of `downs`."""
         began = time.perf_counter()

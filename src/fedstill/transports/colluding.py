@@ -23,6 +23,11 @@ class Colluding:
         """The clients' states, kept by the transport inside."""
         return self.inner.states
 
+    @property
+    def idle(self) -> bool:
+        """As of the transport inside."""
+        return self.inner.idle
+
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Everybody's honest replies, some of them replaced."""
         return self.conspire(env, downs, self.inner.exchange(env, downs))

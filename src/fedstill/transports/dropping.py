@@ -24,6 +24,11 @@ class Dropping:
         """The clients' states, kept by the transport inside."""
         return self.inner.states
 
+    @property
+    def idle(self) -> bool:
+        """As of the transport inside."""
+        return self.inner.idle
+
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Each active client is lost with probability `share`, by a stream of its own."""
         lost = {k for k in downs if rng.numpy_stream(env.seed, "drop", env.round, k).random() < self.share}

@@ -1,9 +1,12 @@
-"""Clients take their turns in this process, one after the other or on a few threads."""
+"""Clients take their turns in this process, one after the other or on a few threads, each with a stream of its own."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from fedstill.core.errors import Abstains, FedstillError, RunError
 from fedstill.core.method import Env, Method, Reply
@@ -13,6 +16,8 @@ from fedstill.core.turn import Party, turn
 
 class Inline:
     """Runs turns here, `threads` at a time, the client with most samples first."""
+
+    idle = False
 
     def __init__(
         self, method: Method[Any, Any, Any, Any], party: Callable[[int], Party], states: Shelf, threads: int = 1
@@ -32,8 +37,13 @@ class Inline:
         if self.threads == 1:
             results = {client: take(client) for client in order}
         else:
+
+            def beside(client: int) -> tuple[Any, Reply[Any]]:
+                with lane(env.device):
+                    return take(client)
+
             with ThreadPoolExecutor(self.threads) as pool:
-                results = dict(zip(order, pool.map(take, order), strict=True))
+                results = dict(zip(order, pool.map(beside, order), strict=True))
         self.states = self.states.put(env.round, {k: results[k][0] for k in downs if results[k][0] is not None})
         return [results[k][1] for k in downs]
 
@@ -54,6 +64,23 @@ class Inline:
 
     def close(self) -> None:
         """Nothing to stop."""
+
+
+@contextmanager
+def lane(device: torch.device) -> Iterator[None]:
+    """A stream of its own for a turn, where the device has several: turns on several threads then overlap there.
+
+    It begins after all that was asked of the device before, and what is asked afterwards waits for it.
+    """
+    module = torch.get_device_module(device)
+    if not hasattr(module, "Stream"):
+        yield
+        return
+    main, own = module.current_stream(), module.Stream()
+    own.wait_stream(main)
+    with module.stream(own):
+        yield
+    main.wait_stream(own)
 
 
 def longest_first(env: Env, downs: Mapping[int, Any]) -> list[int]:

@@ -64,6 +64,8 @@ def forks() -> bool:
 class Processes:
     """Runs turns in `workers` processes; the same bits as `Inline`."""
 
+    idle = True
+
     def __init__(
         self,
         method: Method[Any, Any, Any, Any],
