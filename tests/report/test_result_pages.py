@@ -246,6 +246,22 @@ def test_rows_choose_the_claims_that_are_made_of_them(board: tuple[str, Archive]
         result_pages.made(f"claims {file} rows=local", archive)
 
 
+def test_columns_narrow_a_claim_which_then_says_so(board: tuple[str, Archive]) -> None:
+    """The claim is of two columns; of one it rests on one comparison, and with both named it is the whole claim."""
+    file, archive = board
+    narrowed = result_pages.made(f"claims {file} rows='fed*' columns='α = 0.1'", archive)
+    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 in every seed, " in narrowed
+    assert result_pages.made(f"claims {file} columns='α*'", archive) == result_pages.made(f"claims {file}", archive)
+    with pytest.raises(UsageError, match="makes no claim of anything"):
+        result_pages.made(f"claims {file} columns='β = 1'", archive)
+
+
+def test_a_claim_that_grows_from_one_column_to_another_needs_both() -> None:
+    claim = Claim("ahead", ("a",), ("b",), "grows", ("amp",), ("x", "y"), "every", 1, None)
+    assert claim.within(["x"]) is None
+    assert claim.within(["x", "y"]) is claim
+
+
 def _judgement(differences: list[float]) -> Judgement:
     claim = Claim("A over B", ("a",), ("b",), "better", ("amp",), ("x",), "every", 1, None)
     statement = compared("a over b", dict(enumerate(differences)))

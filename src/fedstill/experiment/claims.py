@@ -56,6 +56,15 @@ class Claim:
         """The columns that show this metric."""
         return tuple(column for column in self.columns if metric in self.shown.get(column, (metric,)))
 
+    def within(self, patterns: Sequence[str]) -> "Claim | None":
+        """The claim of the columns that are named alone (* and ? are allowed), and says so; None where it has none."""
+        kept = tuple(c for c in self.columns if any(fnmatchcase(c, pattern) for pattern in patterns))
+        if kept == self.columns:
+            return self
+        if not kept or self.relation == "grows":
+            return None
+        return replace(self, text=f"{self.text} ({' | '.join(patterns)})", columns=kept)
+
 
 @dataclass(frozen=True)
 class Statement:

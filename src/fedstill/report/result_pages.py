@@ -5,13 +5,14 @@
     <!-- end of results -->
 
 A marker names what stands there: `table`, `grid` (one metric, rows by columns), `claims` or `verdict` (one line on the
-claims) of a preset, for chosen rows and columns (`rows="a|b"`) and at a round, or `leaderboard`. Rows choose the claims
-that are made of them.
+claims) of a preset, for chosen rows and columns (`rows="a|b*"`) and at a round, or `leaderboard`. Rows choose claims by
+their left sides, columns the cells of a claim that its verdict then rests on.
 """
 
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fedstill.core.errors import UsageError, unknown
@@ -131,13 +132,14 @@ def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
 
 
 def _judged(preset: Preset, options: Mapping[str, str], archive: Archive) -> list[Judgement]:
-    """The preset's claims, of these rows and about these columns where some are named, each with its verdict."""
+    """The preset's claims of these rows, and of no other than these columns, where some are named: with verdicts."""
     rows, columns, rounds = _chosen(options)
-    wanted = [
+    made_of_rows = [
         claim
         for claim in claims(preset.name, preset.content)
-        if (not rows or set(claim.left) <= set(rows)) and (not columns or set(claim.columns) <= set(columns))
+        if all(any(fnmatchcase(row, pattern) for pattern in rows or ["*"]) for row in claim.left)
     ]
+    wanted = [claim for every in made_of_rows if (claim := every.within(columns or ["*"])) is not None]
     if not wanted:
         raise UsageError(f"{preset.name}: makes no claim of {', '.join(rows) or 'anything'}")
     sides = sorted({name for claim in wanted for name in claim.left + claim.right})
