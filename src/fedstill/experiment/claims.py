@@ -36,8 +36,8 @@ class Claim:
     """What a paper says of its table.
 
     `better`: each of `left` is better than each of `right`, in each column and metric. `top`: the best of `left` is
-    among the first `places`. `grows`: `left` is further ahead of `right` in the second of two columns than in the
-    first. `is`: the metric of `left` is `value` in every seed.
+    among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in each one before
+    it. `is`: the metric of `left` is `value` in every seed.
     """
 
     text: str
@@ -191,8 +191,8 @@ def _misfit(
         return "needs a text and left"
     if relation == "is":
         return "" if "value" in entry else "relation is: needs a value"
-    if relation == "grows" and len(columns) != 2:
-        return "relation grows: needs two columns"
+    if relation == "grows" and len(columns) < 2:
+        return "relation grows: needs two columns or more"
     return "" if right else f"relation {relation}: needs right"
 
 
@@ -273,12 +273,9 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
 
         columns = claim.about(metric)
         if claim.relation == "grows":
-            if len(columns) != 2:
-                continue
-            first, second = columns
-            for pair in product(claim.left, claim.right):
-                before, after = (_less(*signed(pair, column)) for column in (first, second))
-                yield test(f"{pair[0]} over {pair[1]}, {first} → {second}, {metric}", _less(after, before))
+            for first, pair in product(columns[:-1], product(claim.left, claim.right)):
+                before, after = (_less(*signed(pair, column)) for column in (first, columns[-1]))
+                yield test(f"{pair[0]} over {pair[1]}, {first} → {columns[-1]}, {metric}", _less(after, before))
             continue
         for column in columns:
             if claim.relation == "is":
