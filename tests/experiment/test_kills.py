@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from smallest import same_bits, small_experiment, small_method
 
 from fedstill.core.errors import UsageError
@@ -26,8 +27,9 @@ ROUNDS = 6 * KILLS
 REFUSED = 7
 
 
-def plan() -> Any:
-    return small_experiment(small_method("fedkf", local_steps=1), rounds=ROUNDS, active=2, samples=200)
+def plan(workers: str) -> Any:
+    method = small_method("fedkf", local_steps=1)
+    return small_experiment(method, rounds=ROUNDS, active=2, samples=200, workers=workers)
 
 
 def die_after(touches: int, seconds: float, folder: Path) -> None:
@@ -50,7 +52,7 @@ def die_after(touches: int, seconds: float, folder: Path) -> None:
     sys.addaudithook(count)
 
 
-def go_on(runs: Path, touches: int, seconds: float) -> None:
+def go_on(runs: Path, workers: str, touches: int, seconds: float) -> None:
     """Start the run, or go on with it, until death; leave when somebody else has it."""
     folder = runs / "killed"
     die_after(touches, seconds, folder)
@@ -58,19 +60,20 @@ def go_on(runs: Path, touches: int, seconds: float) -> None:
         if (folder / "experiment.json").exists():
             resume(folder)
         else:
-            start(plan(), out=runs, name="killed")
+            start(plan(workers), out=runs, name="killed")
     except UsageError as error:
         os._exit(REFUSED if "is writing there" in str(error) or "holds a run already" in str(error) else 1)
     os._exit(0)
 
 
-def test_random_kills_change_no_bit(runs: Path) -> None:
+@pytest.mark.parametrize("workers", ["inline", "2"])
+def test_random_kills_change_no_bit(runs: Path, workers: str) -> None:
     chance = random.Random(1)
     context = multiprocessing.get_context("fork")
     killed = 0
     while killed < KILLS:
         deaths = [(chance.randint(1, 120), chance.choice([0.0, chance.uniform(0.0, 0.02)])) for _ in range(2)]
-        pair = [context.Process(target=go_on, args=(runs, *death)) for death in deaths]
+        pair = [context.Process(target=go_on, args=(runs, workers, *death)) for death in deaths]
         for process in pair:
             process.start()
         for process in pair:
@@ -80,7 +83,7 @@ def test_random_kills_change_no_bit(runs: Path) -> None:
         killed += ends.count(-signal.SIGKILL)
     done = resume(runs / "killed")
     assert [row["round"] for row in done.rows] == list(range(1, ROUNDS + 1))
-    whole = start(plan(), out=runs, name="whole")
+    whole = start(plan("inline"), out=runs, name="whole")
     states = [RunDir.open(runs / name).latest()[0] for name in ("killed", "whole")]
     assert same_bits(states[0].server, states[1].server)  # type: ignore[union-attr]
     assert all(same_bits(states[0].clients[k], states[1].clients[k]) for k in states[1].clients)  # type: ignore[union-attr]

@@ -65,6 +65,16 @@ def test_it_tells_who_trains_how_much_was_sent_and_what_is_left(address: str, go
     assert here["models"]["overall"]["amp"] == [row["models"]["overall"]["amp"] for row in written]
 
 
+def test_where_rounds_are_examined_beside_the_next_one_it_tells_who_trains_by_now(address: str, going: Path) -> None:
+    """Of three rounds one has been told, when two were trained: the third goes on. Told of two: nobody trains."""
+    file = going / "fedkf-1" / "metrics.jsonl"
+    plan = experiment(json.loads((going / "fedkf-1" / "experiment.json").read_text()))
+    lines = [json.dumps({**row, "trained": row["round"] + 1}) + "\n" for row in rows(going / "fedkf-1")]
+    for told, training in ((1, active(plan, 2)), (2, [])):
+        file.write_text("".join(lines[:told]))
+        assert json.loads(get(address + "state.json"))["runs"][1]["training"] == training
+
+
 def test_curves_move(address: str, going: Path, comparison: Path) -> None:
     assert json.loads(get(address + "state.json"))["runs"][1]["rounds"] == [1, 2]
     last = (comparison / "fedkf-1" / "metrics.jsonl").read_text().splitlines()[2]

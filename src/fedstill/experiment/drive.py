@@ -59,7 +59,7 @@ def drive(
     states = link.states
     with Keeper(folder) as keeper:
         whole = (plan.method, ready.env, link, sample, plan.rounds, server, first, plan.wrappers, late, flight)
-        for done, row in examined(rounds(*whole), link, examiner.row):
+        for done, row in examined(rounds(*whole), link, examiner.row, plan.rounds - 1):
             states = done.states
             rows.append(row | ({} if table is None else {"pace": table[done.number].plain()}))
             number = done.number + 1
@@ -69,6 +69,9 @@ def drive(
                 keeper.checkpoint(Checkpoint(number, done.server, states, done.flight))
             if why:
                 break
+            del done, row  # the next round trains now
+    if folder and states is not link.states:  # a round was trained that nobody will hear of
+        folder.rewind(len(rows))
     result = Result.of(plan.plain(), rows, folder.path if folder else None, why)
     return ended(result, plan, folder, watcher), states
 

@@ -77,7 +77,7 @@ class Observed:
             "planned": plan["rounds"],
             "done": len(rows),
             "status": status,
-            "training": self._training() if going and len(rows) < plan["rounds"] else [],
+            "training": self._training() if going else [],
             "health": _health(result),
             "bytes": {way: sum(sum(row["bytes"][way].values()) for row in rows) for way in ("down", "up")},
             "seconds": sum(spent),
@@ -91,8 +91,11 @@ class Observed:
         """The clients that are at their turns, as far as can be told from here."""
         if self.plan is None:
             return []
+        trained = self.rows[-1].get("trained", len(self.rows)) if self.rows else 0
+        if trained >= self.plan.rounds:
+            return []
         overlapping = self.plan.pace is not None and self.plan.pace.overlapping
-        return (in_flight(self.rows) if overlapping else []) or active(self.plan, len(self.rows))
+        return (in_flight(self.rows) if overlapping else []) or active(self.plan, trained)
 
     def _status(self) -> str:
         if writer(self.path) is not None:

@@ -26,6 +26,7 @@ class Inline:
         self.party = party
         self.states = states
         self.threads = threads
+        self._streams: list[Any] = []
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every client its turn; replies come in the order of `downs`."""
@@ -39,7 +40,7 @@ class Inline:
         else:
 
             def beside(client: int) -> tuple[Any, Reply[Any]]:
-                with lane(env.device):
+                with self._lane(env.device):
                     return take(client)
 
             with ThreadPoolExecutor(self.threads) as pool:
@@ -62,25 +63,29 @@ class Inline:
         spent = time.perf_counter() - began
         return state, Reply(env.client, env.sizes[env.client], upload, seconds=spent)
 
+    @contextmanager
+    def _lane(self, device: torch.device) -> Iterator[None]:
+        """A stream of its own for a turn, where the device has several: turns on several threads then overlap there.
+
+        It begins after all that was asked of the device before, and what is asked afterwards waits for it.
+        """
+        module = torch.get_device_module(device)
+        if not hasattr(module, "Stream"):
+            yield
+            return
+        try:
+            own = self._streams.pop()
+        except IndexError:
+            own = module.Stream(device)
+        main = module.current_stream(device)
+        own.wait_stream(main)
+        with module.stream(own):
+            yield
+        main.wait_stream(own)
+        self._streams.append(own)  # with the memory that the device keeps for it
+
     def close(self) -> None:
         """Nothing to stop."""
-
-
-@contextmanager
-def lane(device: torch.device) -> Iterator[None]:
-    """A stream of its own for a turn, where the device has several: turns on several threads then overlap there.
-
-    It begins after all that was asked of the device before, and what is asked afterwards waits for it.
-    """
-    module = torch.get_device_module(device)
-    if not hasattr(module, "Stream"):
-        yield
-        return
-    main, own = module.current_stream(), module.Stream()
-    own.wait_stream(main)
-    with module.stream(own):
-        yield
-    main.wait_stream(own)
 
 
 def longest_first(env: Env, downs: Mapping[int, Any]) -> list[int]:

@@ -36,6 +36,10 @@ BUNDLE = 0.01
 """Seconds of turns that may go in one message. Waking a worker takes long by the measure of shorter turns; longer ones
 are worth a message each: whoever is free first takes the next client."""
 
+forking = threading.RLock()
+"""Held while a worker is forked. Who computes on another thread holds it too: a lock of torch's, say, that is closed at
+that moment would never open in the worker."""
+
 
 @dataclass(frozen=True)
 class Slots:
@@ -151,7 +155,8 @@ class Processes:
         slots = Slots()
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_work, args=(theirs, slots, self.method, self.env, self.party), daemon=True)
-        process.start()
+        with forking:
+            process.start()
         theirs.close()
         return Worker(process, ours, slots)
 
