@@ -122,13 +122,13 @@ def _resumed(folder: RunDir, watcher: Watcher, more: Mapping[str, Any], given: M
     changed = {name: value for name, value in more.items() if value is not None}
     if int(changed.get("rounds", len(rows))) < len(rows):
         raise UsageError(f"rounds = {changed['rounds']}: {folder.path} has done {len(rows)} rounds already")
-    checkpoint, notes = folder.latest()
+    checkpoint, notes = folder.latest(len(rows))
     done = checkpoint.round if checkpoint else 0
     needed = [name for name in given_as_objects(settings) if name not in given]
     plan = experiment({**settings, **changed, **given})
     _here(plan)
-    stopped = exhausted(rows[:done], plan.patience, direction(plan), plan.method.judged_by) if len(rows) >= done else ""
-    if checkpoint and len(rows) >= done and (stopped or done >= plan.rounds):
+    stopped = exhausted(rows[:done], plan.patience, direction(plan), plan.method.judged_by)
+    if checkpoint and (stopped or done >= plan.rounds):
         for note in (*notes, f"finished: all {done} rounds are done" if not stopped else f"finished: {stopped}"):
             watcher.note(note)
         return ended(Result.of(settings, rows[:done], folder.path, stopped), plan, folder, watcher)

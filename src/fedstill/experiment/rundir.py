@@ -155,10 +155,16 @@ class RunDir:
         for file in (self._file(rounds).with_suffix(".json"), self._file(rounds)):
             file.unlink(missing_ok=True)
 
-    def latest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and a note on each that is not."""
+    def latest(self, told: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and a note on each that is not; none of a round after `told`, if given.
+
+        Whoever goes on with a run gives the number of its lines: of a later round the lines before it are lost.
+        """
         notes: list[str] = []
         for t in reversed(self._rounds()):
+            if told is not None and t > told:
+                notes.append(f"{METRICS} ends with round {told}; going back from the checkpoint of round {t}")
+                continue
             try:
                 data = self._file(t).read_bytes()
                 side = self.read(f"checkpoints/{t:06d}.json")

@@ -189,7 +189,7 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
     checkpoint = None
     if _begun(path) is not None:
         folder = RunDir.open(path)
-        checkpoint, notes = folder.latest()
+        checkpoint, notes = folder.latest(len(folder.rows()))
         for note in notes:
             tell({"note": note})
         folder.rewind(checkpoint.round if checkpoint else 0)
