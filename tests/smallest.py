@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedstill.core.method import methods
 from fedstill.core.record import leaves
+from fedstill.core.shelf import Shelf
 from fedstill.core.value import build
 from fedstill.data import Samples
 from fedstill.data.kinds import Image
@@ -53,6 +54,17 @@ def same_bits(a: Any, b: Any) -> bool:
     """Are all tensors of two records equal, bit for bit?"""
     left, right = dict(leaves(a)), dict(leaves(b))
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+def without_shelves(server: Any) -> Any:
+    """The server's record without what lives in files."""
+    if isinstance(server, Shelf):
+        return None
+    if hasattr(server, "__dataclass_fields__"):
+        return tuple(without_shelves(getattr(server, f.name)) for f in fields(server))
+    if isinstance(server, tuple | list):
+        return tuple(without_shelves(item) for item in server)
+    return server
 
 
 def preset_base(**more: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from smallest import same_bits, small_experiment, small_method
+from smallest import same_bits, small_experiment, small_method, without_shelves
 
 import fedstill as fs
 import fedstill.methods
@@ -16,7 +16,7 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.loop import rounds
 from fedstill.core.method import Method, Reply, methods
 from fedstill.core.record import Carries, dumps, leaves, loads, sizes
-from fedstill.core.shelf import Shelf, Storage, shelves
+from fedstill.core.shelf import Storage, shelves
 from fedstill.core.turn import Party, turn
 from fedstill.core.value import build_named, plain
 from fedstill.experiment.run import active, resume, start, transport
@@ -191,19 +191,8 @@ def test_a_bad_reply_is_refused_by_name_and_the_round_goes_on(name: str, how: st
     assert set(done.missing) == {2}
     assert done.missing[2].startswith("refused")
     assert [r.client for r in done.replies] == [0, 1, 3, 4, 5]
-    for path, tensor in leaves(_without_shelves(done.server)):
+    for path, tensor in leaves(without_shelves(done.server)):
         assert not tensor.is_floating_point() or torch.isfinite(tensor).all(), path
-
-
-def _without_shelves(server: Any) -> Any:
-    """The server's record without what lives in files."""
-    if isinstance(server, Shelf):
-        return None
-    if hasattr(server, "__dataclass_fields__"):
-        return tuple(_without_shelves(getattr(server, f.name)) for f in fields(server))
-    if isinstance(server, tuple | list):
-        return tuple(_without_shelves(item) for item in server)
-    return server
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -215,4 +204,4 @@ def test_a_round_without_any_reply_leaves_everything_as_it_was(name: str, runs: 
     assert len(rows) == 2
     assert all(set(row["missing"].values()) == {"dropped out"} for row in rows)
     before = plan.method.init_server(stage(plan, Storage()).env.at(0))
-    assert same_bits(_without_shelves(before), _without_shelves(last_state(runs / "silent").server))
+    assert same_bits(without_shelves(before), without_shelves(last_state(runs / "silent").server))

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import LONG
 
 import fedstill
 from fedstill.core.errors import UsageError
@@ -14,7 +13,6 @@ from fedstill.experiment.rundir import RunDir
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.filterwarnings("ignore")]  # of Ray and Flower
 
 
-@LONG
 def test_ray_gives_the_same_bits(tmp_path: Path) -> None:
     """FedKF, whose clients keep a generator: two rounds with the same weights and the same client states."""
     pytest.importorskip("ray", reason="Flower's simulation needs fedstill[flower]")

@@ -110,9 +110,9 @@ def test_a_containers_command_is_one_of_fedstills(services: dict[str, Any]) -> N
 @pytest.mark.skipif(shutil.which("docker") is None, reason="no docker here")
 def test_docker_reads_the_compose_file(tmp_path: Path) -> None:
     """`docker compose config` needs no daemon; where the plugin is missing there is nothing to ask."""
+    if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
+        pytest.skip("docker has no compose here")
     said = subprocess.run(
         ["docker", "compose", "-f", str(DOCS / "compose.yaml"), "config", "--quiet"], capture_output=True, text=True
     )
-    if "is not a docker command" in said.stderr or "unknown" in said.stderr:
-        pytest.skip("docker has no compose here")
     assert said.returncode == 0, said.stderr

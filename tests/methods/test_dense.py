@@ -85,6 +85,19 @@ def test_statistics_by_hand() -> None:
     assert [a.item() for a in apart] == pytest.approx([2.0])
 
 
+@pytest.mark.parametrize("term", ["lambda_bn", "lambda_div"])
+def test_both_terms_move_the_generator(term: str) -> None:
+    """A member with BatchNorm, another network as student: with the term another batch comes out than without."""
+    light = {"synthesis_steps": 3, "synthetic": 8, "noise": 4, "channels": 4}
+    env = stage(small_experiment("dense", model="resnet8-slim-bn", samples=100), Storage()).env.at(0)
+    made = []
+    for weight in (0.0, 5.0):
+        ensemble = Ensemble([env.build(0, 1).eval()], tensor([1.0]))
+        method = CoBoosting(**{"lambda_bn": 1.0, "lambda_div": 1.0, **light, term: weight})
+        made.append(method.generate(env, ensemble, env.build(0, 2).eval(), torch.Generator().manual_seed(1))[0])
+    assert not torch.equal(*made)
+
+
 @pytest.mark.parametrize("method", [DENSE(), CoBoosting()], ids=["dense", "co-boosting"])
 def test_the_student_learns_what_the_teacher_knows_from_no_data(method: Any) -> None:
     """Two clients with IID digits; the student begins anew and never sees a sample, yet tells most digits."""

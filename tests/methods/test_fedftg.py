@@ -15,7 +15,7 @@ from fedstill.experiment.run import active, start, transport
 from fedstill.experiment.stage import Stage, stage
 from fedstill.parts.distil import ensemble
 from fedstill.parts.labels import class_shares
-from fedstill.parts.learner import frozen, weights_of
+from fedstill.parts.learner import Learner, frozen, weights_of
 
 
 def small(**settings: Any) -> Any:
@@ -88,6 +88,24 @@ def test_fine_tuning_starts_at_the_weighted_average_and_tells_both() -> None:
     assert not same_bits(start_of, done.server.generator)
     result = start(small_experiment(small()), out=None)
     assert result.models == ["global", "average"]
+
+
+@pytest.mark.parametrize(("setting", "least"), [("student_steps", 1), ("generator_steps", 1), ("iterations", 1)])
+def test_every_count_of_steps_is_taken(setting: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2 iterations each has 1 step of the generator and 3 of the student, or one more of what is asked."""
+    asked = {"iterations": 2, "generator_steps": 1, "student_steps": 3}
+    asked[setting] += least
+    taken = []
+    real = Learner.step
+    monkeypatch.setattr(Learner, "step", lambda self, *a, **k: (taken.append(self), real(self, *a, **k))[1])
+    method = small(**asked)
+    ready, done = played(method)
+    taken.clear()
+    method.server(ready.env.at(0), method.init_server(ready.env.at(0)), done.replies)
+    each = sorted(taken.count(learner) for learner in set(taken))
+    assert each == sorted(
+        [asked["iterations"] * asked["generator_steps"], asked["iterations"] * asked["student_steps"]]
+    )
 
 
 def test_the_counts_that_leave_are_the_clients_own_and_nonsense_is_refused() -> None:

@@ -49,6 +49,14 @@ def test_the_teacher_is_softened_and_the_loss_is_not_scaled_up() -> None:
     assert taught.item() == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
 
 
+def test_the_student_has_a_temperature_of_its_own() -> None:
+    """Teacher ¾ ¼; the student's 2·(ln 3, 0) at temperature 2 is ¾ ¼ too: KD is their entropy."""
+    down = Wisdom(tensor([[3 * math.log(3.0), 0.0]]), torch.arange(1), tensor([1.0, 1.0]))
+    sure = tensor([[2 * math.log(3.0), 0.0]])
+    loss = FedTKD(student_T=2.0).public_loss(sure, tensor([0]), tensor([0]), down)
+    assert loss.item() == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
+
+
 def test_the_first_round_is_cross_entropy() -> None:
     loss = FedTKD().public_loss(tensor([[math.log(3.0), 0.0]]), tensor([0]), tensor([0]), Wisdom(None, None, None))
     assert loss.item() == pytest.approx(math.log(4 / 3))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from smallest import same_bits, small_experiment
 
+from fedstill.core.errors import UsageError
 from fedstill.core.shelf import Storage
 from fedstill.experiment.config import experiment
 from fedstill.experiment.run import start
@@ -66,5 +67,5 @@ def test_negative_steps_are_refused(steps: float) -> None:
 
 
 def test_an_attack_on_weights_is_refused() -> None:
-    with pytest.raises(Exception, match="attack = sign-flip: works on model weights"):
+    with pytest.raises(UsageError, match="attack = sign-flip: works on model weights"):
         experiment({"method": "local", "attack": "sign-flip", "malicious": "0.2"})
