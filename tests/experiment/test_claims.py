@@ -102,6 +102,21 @@ def test_grows_over_several_columns_compares_the_last_with_each_before_it() -> N
     assert found.verdict == "not held", "one of two fails: t = 39 with one degree of freedom, p = .008 < .05 / 2"
 
 
+def test_rises_compares_the_last_column_with_each_before_it() -> None:
+    """A gains .1 and .12 from x to y: t = 11 with one degree of freedom, p = .029; B loses as much.
+
+    Of a metric that is to be small, less is a rise.
+    """
+    cells = [number("A", "x", [0.5, 0.6]), number("A", "y", [0.6, 0.72])]
+    cells += [number("B", "x", [0.6, 0.72]), number("B", "y", [0.5, 0.6])]
+    found = judged([made(relation="rises", right=[], columns=["x", "y"])], cells)[0]
+    assert (found.statements[0].text, found.verdict) == ("A, x → y, amp", "held")
+    assert found.p == pytest.approx(0.0289, abs=1e-4)
+    assert verdict(made(relation="rises", left="B", right=[], columns=["x", "y"]), *cells) == "not held"
+    falls = [number("A", "x", [3e-3, 4e-3, 5e-3], "fm"), number("A", "y", [1e-3, 2e-3, 2.9e-3], "fm")]
+    assert verdict(made(relation="rises", right=[], metrics=["fm"], columns=["x", "y"]), *falls) == "held"
+
+
 def test_a_value_that_is_claimed_is_refuted_by_one_seed() -> None:
     claim = made(relation="is", value=1, metrics=["rounds_to:fedavg"], columns=["x"])
     assert verdict(claim, number("A", "x", [1.0, 1.0], "rounds_to:fedavg")) == "held"

@@ -27,7 +27,9 @@ from fedstill.experiment.table_metrics import Beyond, described
 
 LEVEL = 0.05
 Verdict = Literal["held", "not held", "not decided"]
-RELATIONS = ("better", "top", "grows", "is")
+RELATIONS = ("better", "top", "grows", "rises", "is")
+OVER_COLUMNS = ("grows", "rises")
+"""Relations between columns."""
 _KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value"}
 
 
@@ -37,7 +39,8 @@ class Claim:
 
     `better`: each of `left` is better than each of `right`, in each column and metric. `top`: the best of `left` is
     among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in each one before
-    it. `is`: the metric of `left` is `value` in every seed.
+    it. `rises`: `left` is better in the last column than in each one before it. `is`: the metric of `left` is `value`
+    in every seed.
     """
 
     text: str
@@ -61,7 +64,7 @@ class Claim:
         kept = tuple(c for c in self.columns if any(fnmatchcase(c, pattern) for pattern in patterns))
         if kept == self.columns:
             return self
-        if not kept or self.relation == "grows":
+        if not kept or self.relation in OVER_COLUMNS:
             return None
         return replace(self, text=f"{self.text} ({' | '.join(patterns)})", columns=kept)
 
@@ -191,9 +194,9 @@ def _misfit(
         return "needs a text and left"
     if relation == "is":
         return "" if "value" in entry else "relation is: needs a value"
-    if relation == "grows" and len(columns) < 2:
-        return "relation grows: needs two columns or more"
-    return "" if right else f"relation {relation}: needs right"
+    if relation in OVER_COLUMNS and len(columns) < 2:
+        return f"relation {relation}: needs two columns or more"
+    return "" if right or relation == "rises" else f"relation {relation}: needs right"
 
 
 def _labels(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -276,6 +279,11 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
             for first, pair in product(columns[:-1], product(claim.left, claim.right)):
                 before, after = (_less(*signed(pair, column)) for column in (first, columns[-1]))
                 yield test(f"{pair[0]} over {pair[1]}, {first} → {columns[-1]}, {metric}", _less(after, before))
+            continue
+        if claim.relation == "rises":
+            for first, row in product(columns[:-1], claim.left):
+                ends = _signed([cells.get((row, column, metric), {}) for column in (columns[-1], first)], sign)
+                yield test(f"{row}, {first} → {columns[-1]}, {metric}", _less(*ends))
             continue
         for column in columns:
             if claim.relation == "is":
