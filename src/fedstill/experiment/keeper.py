@@ -30,8 +30,9 @@ class Keeper:
         """Begin to write a checkpoint. All it holds are values, which nobody changes meanwhile."""
         self.wait()
         if self.folder:
-            self._thread = threading.Thread(target=self._write, args=(self.folder, state))
-            self._thread.start()
+            thread = threading.Thread(target=self._write, args=(self.folder, state))
+            thread.start()  # an interrupt may come here: only what was started is waited for
+            self._thread = thread
 
     def wait(self) -> None:
         """Until everything is written; raises what went wrong."""

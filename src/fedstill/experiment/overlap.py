@@ -1,18 +1,50 @@
 """Rounds with their lines: where clients train in other processes, a round is examined while they do the next one."""
 
 import os
+import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fedstill.core.loop import Round, Transport
 from fedstill.transports.processes import forking
 
 Row = dict[str, Any]
+
+
+class Exam:
+    """A round's exam on another thread. It can be waited for again by whoever was interrupted in waiting."""
+
+    def __init__(self, row: Callable[[], Row]) -> None:
+        self._row = row
+        self._line: Row | None = None
+        self._error: BaseException | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def take(self) -> None:
+        """Make the line; no worker is forked meanwhile."""
+        try:
+            with forking:
+                self._line = self._row()
+        except BaseException as error:
+            self._error = error
+        self._ended.release()
+
+    def waited(self) -> Row:
+        """The line. Of the exam's time only what was waited for counts: the rest was the clients'."""
+        began = time.perf_counter()
+        while self._line is None and self._error is None:
+            self._ended.acquire(timeout=0.1)  # an interrupt may come between the lock and its news
+        if self._error is not None:
+            raise self._error
+        assert self._line is not None
+        self._line["seconds"]["evaluate"] = time.perf_counter() - began
+        return self._line
 
 
 def examined(
@@ -24,39 +56,33 @@ def examined(
     another thread; `trained` in its line then says how many rounds had been trained. A round that was trained is not
     lost when the next one fails or is interrupted: it comes first.
     """
-    with ThreadPoolExecutor(1, initializer=_step_back) as thread:
+    exams: queue.SimpleQueue[Exam | None] = queue.SimpleQueue()
+    threading.Thread(target=_examine, args=(exams,), daemon=True).start()
+    try:
         now = next(done, None)
         while now is not None:
             if not link.idle or now.number == last:
                 yield now, row(now)
                 now = next(done, None)
                 continue
-            exam = thread.submit(_between_forks, row, now)
+            exam = Exam(partial(row, now))
+            exams.put(exam)
             try:
                 after = next(done)
-                line = _waited(exam)
+                line = exam.waited()
             except BaseException:
-                yield now, _waited(exam)
+                yield now, exam.waited()
                 raise
             yield now, line | {"trained": after.number + 1}
             now = after
+    finally:
+        exams.put(None)
 
 
-def _waited(exam: Future[Row]) -> Row:
-    """The line of a round's exam. Of the exam's time only what was waited for counts: the rest was the clients'."""
-    began = time.perf_counter()
-    line = exam.result()
-    line["seconds"]["evaluate"] = time.perf_counter() - began
-    return line
-
-
-def _between_forks(row: Callable[[Round], Row], done: Round) -> Row:
-    with forking:
-        return row(done)
-
-
-def _step_back() -> None:
-    """Let this thread, and those it starts, leave the clients the larger part of a core: a round waits for the last."""
+def _examine(exams: "queue.SimpleQueue[Exam | None]") -> None:
+    """A thread's life: one exam after another, with less right to a core than clients have: a round waits for these."""
     if sys.platform == "linux":  # elsewhere a thread has no priority of its own
         with suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + 5)
+    for exam in iter(exams.get, None):
+        exam.take()

@@ -70,7 +70,7 @@ class Inline:
         It begins after all that was asked of the device before, and what is asked afterwards waits for it.
         """
         module = torch.get_device_module(device)
-        if not hasattr(module, "Stream"):
+        if not hasattr(module, "Stream"):  # as that of mps, which has one only
             yield
             return
         try:
