@@ -306,3 +306,10 @@ def test_the_papers_own_numbers_show_what_they_claim() -> None:
             if judgement.paper not in ("held", None):
                 contrary.add((name, judgement.claim.text))
     assert contrary == CONTRARY
+
+
+def test_the_last_points_of_fedkfs_figure_5_are_its_tables_numbers() -> None:
+    figure = read_preset("fedkf/fig5").content["numbers"]
+    for column, table in {"EMNIST": "table5", "CIFAR-10": "table6", "CIFAR-100": "table7"}.items():
+        printed = read_preset(f"fedkf/{table}").content["numbers"]
+        assert {row: cells[column] for row, cells in figure.items()} == {row: printed[row]["α = 0.1"] for row in figure}
