@@ -6,6 +6,7 @@ FedAvg with the overall-clients aggregate, LeNet-5, a checkpoint every round, wr
 data are made when its turn comes, so that only what the system keeps for clients can grow. Slots may hold 16 MiB in
 memory, the rest goes to files. Every K runs in a process of its own, twice, in turn; what is printed is the better of
 the two, and its cost relative to K = 100: by the clock, and in processor time, which a busy machine changes less.
+Last, a whole run of the largest K: two samples of ten numbers each, dealt out, trained and examined for three rounds.
 """
 
 import json
@@ -73,13 +74,37 @@ def one(clients: int) -> None:
     print(json.dumps({**{name: statistics.median(values) for name, values in found.items()}, "peak": peak}))
 
 
+def whole(clients: int) -> None:
+    """Run K clients from arrays to a run's folder, and print seconds and peak memory as JSON."""
+    import numpy as np
+
+    import fedstill as fs
+
+    noise = np.random.default_rng(1)
+    x = noise.normal(size=(2 * clients, 10)).astype(np.float32)
+    y = x[:, :4].argmax(1)
+    settings = {"clients": clients, "active": ACTIVE, "partition": "iid", "local_test": 0.5, "model": "mlp"}
+    with tempfile.TemporaryDirectory() as out:
+        began = time.perf_counter()
+        fs.run(fs.FedAvg(epochs=1), data=(x, y), rounds=3, workers="1", out=out, **settings)
+        seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"whole": seconds, "whole peak": peak}))
+
+
+def apart(*words: str) -> dict[str, float]:
+    """What this program, called with these words in a process of its own, prints."""
+    done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
     about = machine()
     found: dict[int, list[dict[str, float]]] = {clients: [] for clients in CLIENTS}
     for _ in range(2):  # in turn, so that a slow minute does not hit one K alone
         for clients in CLIENTS:
-            done = subprocess.run([sys.executable, __file__, str(clients)], capture_output=True, text=True, check=True)
-            found[clients].append(json.loads(done.stdout.splitlines()[-1]))
+            found[clients].append(apart(str(clients)))
     best = {k: {name: min(row[name] for row in rows) for name in rows[0]} for k, rows in found.items()}
     first = best[CLIENTS[0]]
     for clients, row in best.items():
@@ -92,8 +117,13 @@ def main() -> None:
     numbers = {f"{name} at {k}": row[name] for k, row in best.items() for name in ("seconds", "server", "peak")}
     for title, name in (("time", "seconds"), ("cpu", "cpu")):
         numbers.update({f"{title} at {k}": row[name] / first[name] for k, row in best.items()})
-    note("scale", numbers, about)
+    run = apart("whole", str(CLIENTS[-1]))
+    print(f"a run of {CLIENTS[-1]:,} clients: {run['whole']:.0f} s for three rounds, peak {run['whole peak']:.0f} MiB")
+    note("scale", {**numbers, **run}, about)
 
 
 if __name__ == "__main__":
-    one(int(sys.argv[1])) if sys.argv[-1].isdigit() else main()
+    if sys.argv[-1].isdigit():
+        (whole if sys.argv[1] == "whole" else one)(int(sys.argv[-1]))
+    else:
+        main()

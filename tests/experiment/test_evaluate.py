@@ -1,10 +1,12 @@
 """One pass over everyone's tests gives what client-by-client would."""
 
+import numpy as np
 import pytest
 import torch
 from smallest import images, small_experiment, small_method
 
 from fedstill.core.shelf import Storage
+from fedstill.data.portions import Portions
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.measures import Answers, accuracies, accuracy
 from fedstill.experiment.metrics import Scorer
@@ -21,7 +23,7 @@ def exam(**changes: object) -> Exam:
     x = torch.zeros(6, 1, 8, 8)
     x[:, 0, 0, 0] = torch.tensor([0.0, 1, 2, 0, 1, 2])
     pool = images(x, torch.tensor([0, 1, 1, 0, 2, 2]), (0.0,), (1.0,))
-    local = (torch.tensor([0, 1, 2]), torch.tensor([3, 4]), torch.tensor([], dtype=torch.int64))
+    local = Portions(np.arange(5), np.array([3, 2, 0]))
     settings = {"whole": torch.tensor([2, 3, 4, 5]), "threads": 2, "chunk": 2, **changes}
     return Exam(pool, local, classes=3, device=torch.device("cpu"), **settings)  # type: ignore[arg-type]
 

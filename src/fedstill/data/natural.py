@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.value import setting
-from fedstill.data.partition import Ints, Partition, Split, partitions
+from fedstill.data.partition import Partition, Split, partitions
+from fedstill.data.portions import Ints, Portions
 from fedstill.data.samples import Dataset, Sites
 
 
@@ -46,14 +47,11 @@ class BySite(Natural):
         if clients != len(groups):
             raise UsageError(f"clients = {clients}: the data have {len(groups)} sites; leave clients out")
         owner = _owner(groups, len(sites.names))
-        parts = tuple(private[owner[sites.train[private]] == client] for client in range(len(groups)))
-        for group, part in zip(groups, parts, strict=True):
-            if not len(part):
-                raise UsageError(f"partition = sites: {_title(sites, group)} has no samples left to train on")
-        tests = None
-        if sites.test is not None:
-            whose = owner[sites.test]
-            tests = tuple(np.flatnonzero(whose == client) for client in range(len(groups)))
+        dealt = Portions.by_owner(owner[sites.train[private]], len(groups))
+        for empty in np.flatnonzero(dealt.sizes == 0):
+            raise UsageError(f"partition = sites: {_title(sites, groups[empty])} has no samples left to train on")
+        tests = None if sites.test is None else Portions.by_owner(owner[sites.test], len(groups))
+        parts = Portions(private[dealt.flat], dealt.sizes)
         return Split(parts, notes, tuple(_title(sites, group) for group in groups), tests)
 
     def _groups(self, sites: Sites) -> tuple[list[list[int]], tuple[str, ...]]:

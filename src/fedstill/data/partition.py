@@ -21,9 +21,9 @@ from fedstill.core.errors import UsageError
 from fedstill.core.registry import Registry
 from fedstill.core.value import Value, setting
 from fedstill.data.margins import rounded, scaled
+from fedstill.data.portions import Ints, Portions
 from fedstill.data.samples import Dataset
 
-Ints = NDArray[np.int64]
 DRAWS = 100
 
 
@@ -31,16 +31,16 @@ DRAWS = 100
 class Split:
     """Each client's sample indices (ascending), and what the user should know of how they came about."""
 
-    parts: tuple[Ints, ...]
+    parts: Sequence[Ints]
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     """The clients' names, where they have any."""
-    tests: tuple[Ints, ...] | None = None
+    tests: Sequence[Ints] | None = None
     """Each client's own part of the global test set, where clients have one (empty for those that have none)."""
 
     def counts(self, labels: NDArray[np.integer], classes: int) -> Ints:
         """How many samples of each class each client holds: clients × classes."""
-        return np.stack([np.bincount(labels[part], minlength=classes) for part in self.parts]).astype(np.int64)
+        return Portions.of(self.parts).counts(labels, classes)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Partition(Value, ABC):
     def deal(self, dataset: Dataset, private: Ints, clients: int, rng: np.random.Generator) -> Split:
         """Give each of the training samples at `private` to one of the clients."""
         split = self.split(dataset.train.y.numpy()[private], clients, rng)
-        return replace(split, parts=tuple(private[part] for part in split.parts))
+        parts = Portions.of(split.parts)
+        return replace(split, parts=Portions(private[parts.flat], parts.sizes))
 
     def clients(self, dataset: Dataset) -> int | None:
         """How many clients these data make, where that is not for the user to say."""
@@ -176,7 +177,7 @@ class IID(Partition):
     def split(self, labels: NDArray[np.integer], clients: int, rng: np.random.Generator) -> Split:
         """Shuffle and deal."""
         _least(len(labels), clients, 1)
-        return Split(_by_owner(rng.permutation(np.arange(len(labels)) % clients), clients))
+        return Split(Portions.by_owner(rng.permutation(np.arange(len(labels)) % clients), clients))
 
 
 @partitions.register("shards")
@@ -280,22 +281,15 @@ def _mend(counts: Ints, least: int, why: str) -> tuple[Ints, tuple[str, ...]]:
     return counts, (note,) if moved else ()
 
 
-def _deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> tuple[Ints, ...]:
+def _deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Portions:
     """Give each client its number of each class (counts: classes × clients), which samples being drawn at random."""
     owner = np.empty(len(classes), np.int64)
     for number, row in enumerate(counts):
         owner[rng.permutation(np.flatnonzero(classes == number))] = np.repeat(np.arange(len(row)), row)
-    return _by_owner(owner, counts.shape[1])
+    return Portions.by_owner(owner, counts.shape[1])
 
 
-def _by_owner(owner: Ints, clients: int) -> tuple[Ints, ...]:
-    ends = np.cumsum(np.bincount(owner, minlength=clients))
-    return tuple(np.split(np.argsort(owner, kind="stable"), ends[:-1]))
-
-
-def local_split(
-    parts: Sequence[Ints], rng: np.random.Generator, share: float = 0.2
-) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
+def local_split(parts: Sequence[Ints], rng: np.random.Generator, share: float = 0.2) -> tuple[Portions, Portions]:
     """Each client's part cut at random into local train and local test, which gets `share` (FedKF: 20 %).
 
     The test gets at least one sample, and so does the train part: a client with one sample has no test.
@@ -305,13 +299,13 @@ def local_split(
         ([8, 1], [2, 0])
     """
     _check_share(share)
-    train, test = [], []
-    for part in parts:
-        size = min(max(1, round(share * len(part))), max(0, len(part) - 1))
-        shuffled = rng.permutation(part)
-        test.append(np.sort(shuffled[:size]))
-        train.append(np.sort(shuffled[size:]))
-    return tuple(train), tuple(test)
+    whole = Portions.of(parts)
+    sizes = np.clip(np.rint(share * whole.sizes).astype(np.int64), 1, np.maximum(0, whole.sizes - 1))
+    tested = np.zeros(len(whole.flat), bool)
+    ends = np.cumsum(whole.sizes)
+    for end, size, among in zip(ends.tolist(), sizes.tolist(), whole.sizes.tolist(), strict=True):
+        tested[end - among + rng.permutation(among)[:size]] = True
+    return Portions(whole.flat[~tested], whole.sizes - sizes), Portions(whole.flat[tested], sizes)
 
 
 def public_split(labels: NDArray[np.integer], rng: np.random.Generator, share: float = 0.1) -> tuple[Ints, Ints]:
@@ -337,7 +331,7 @@ def _check_share(share: float) -> None:
 
 def matching_test(
     counts: Ints, test_labels: NDArray[np.integer], rng: np.random.Generator, size: int | None = None
-) -> tuple[Ints, ...]:
+) -> Portions:
     """Local tests from the global test set: for each client, indices whose labels mix as its training samples do.
 
     `counts` is clients × classes (`Split.counts`). `size` samples (default: as many as the test set has) are divided in
@@ -350,7 +344,7 @@ def matching_test(
     size = len(test_labels) if size is None else size
     numbers = size * counts.sum(axis=1) / max(1, counts.sum())
     pools = [np.flatnonzero(test_labels == number) for number in range(counts.shape[1])]
-    return tuple(_own_test(mix, number, pools, rng) for mix, number in zip(counts, numbers, strict=True))
+    return Portions.of([_own_test(mix, number, pools, rng) for mix, number in zip(counts, numbers, strict=True)])
 
 
 def _own_test(mix: Ints, number: float, pools: Sequence[Ints], rng: np.random.Generator) -> Ints:

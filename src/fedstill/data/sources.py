@@ -29,6 +29,7 @@ from fedstill.data.forms import About, Norm
 from fedstill.data.gathered import GATHERED
 from fedstill.data.objects import from_object, is_split_dictionary
 from fedstill.data.partition import Split
+from fedstill.data.portions import Portions
 from fedstill.data.published import MNIST_NORM, PUBLISHED, Found, Readable, with_site
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples
@@ -243,8 +244,7 @@ def pool(clients: Sequence[Samples]) -> tuple[Dataset, Split]:
     """Clients' own data as one data set and the split that gives each its own: what a partition would have made."""
     train = Samples.concat(clients)
     names = tuple(map(str, range(int(train.y.max()) + 1)))
-    ends = np.cumsum([len(samples) for samples in clients])
-    parts = tuple(np.split(np.arange(len(train)), ends[:-1]))
+    parts = Portions(np.arange(len(train)), np.array([len(samples) for samples in clients]))
     return Dataset("own clients", train, None, len(names), names, source="own clients"), Split(parts)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedstill.data.portions import Portions
 from fedstill.data.samples import Samples
 from fedstill.experiment.measures import Answers
 from fedstill.experiment.metrics import Scorer
@@ -36,7 +37,7 @@ class Exam:
     """Test samples of everyone in one pool; which of them are client k's local test, which the global test."""
 
     pool: Samples
-    local: tuple[Tensor, ...]
+    local: Portions
     whole: Tensor | None
     classes: int
     device: torch.device
@@ -71,7 +72,7 @@ class Exam:
 
     def per_class(self, correct: Tensor) -> list[float | None]:
         """Accuracy on each class, over the global test where there is one, else over all local tests."""
-        where = torch.cat(self.local) if self.whole is None else self.whole
+        where = torch.from_numpy(self.local.flat) if self.whole is None else self.whole
         hits, labels = correct[where], self.pool.y[where]
         return [float(hits[labels == c].float().mean()) if (labels == c).any() else None for c in range(self.classes)]
 
@@ -94,4 +95,4 @@ class Exam:
 
     def summary(self, each: Sequence[Marks], whole: Marks) -> dict[str, Any]:
         """The metrics of measures on every client's local test and on the global test."""
-        return self.scorer.scores(each, [len(index) for index in self.local], whole)
+        return self.scorer.scores(each, self.local.sizes.tolist(), whole)

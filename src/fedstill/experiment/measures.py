@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedstill.core.errors import RunError
 from fedstill.core.registry import Registry
+from fedstill.data.portions import Ints, Portions
 
 V = TypeVar("V")
 
@@ -28,7 +29,7 @@ class Answers:
     labels: Tensor
     logits: Tensor
 
-    def __getitem__(self, index: Tensor) -> "Answers":
+    def __getitem__(self, index: Tensor | Ints) -> "Answers":
         """The answers to some of the samples."""
         return Answers(self.labels[index], self.logits[index])
 
@@ -61,10 +62,10 @@ class Measure:
     direction: int = 1
     """1 where more is better, -1 where less is."""
     doc: str = ""
-    by_group: Callable[[Answers, Sequence[Tensor]], list[float | None]] | None = None
+    by_group: Callable[[Answers, Sequence[Ints]], list[float | None]] | None = None
     """The scores of many groups of samples at once, where that is faster than one by one; the same numbers."""
 
-    def each(self, answers: Answers, groups: Sequence[Tensor]) -> list[float | None]:
+    def each(self, answers: Answers, groups: Sequence[Ints]) -> list[float | None]:
         """The score of each group of samples, given by their places."""
         if self.by_group is not None:
             return self.by_group(answers, groups)
@@ -92,7 +93,7 @@ def measure(
     key: str,
     title: str,
     direction: int = 1,
-    by_group: Callable[[Answers, Sequence[Tensor]], list[float | None]] | None = None,
+    by_group: Callable[[Answers, Sequence[Ints]], list[float | None]] | None = None,
 ) -> Callable[[Callable[[Answers], float | None]], Callable[[Answers], float | None]]:
     """Decorate a function of answers to make it known as the measure `key`; its docstring says what it is.
 
@@ -107,18 +108,17 @@ def measure(
     return add
 
 
-def accuracies(answers: Answers, groups: Sequence[Tensor]) -> list[float | None]:
+def accuracies(answers: Answers, groups: Sequence[Ints]) -> list[float | None]:
     """The share of right answers in each group; None where a group is empty.
 
     >>> answers = Answers(torch.tensor([0, 1, 1]), torch.tensor([[1.0, 0], [0, 1], [1, 0]]))
-    >>> accuracies(answers, [torch.tensor([0, 2]), torch.tensor([], dtype=torch.int64), torch.tensor([1])])
+    >>> accuracies(answers, Portions.by_owner(torch.tensor([0, 2, 0]).numpy(), clients=3))
     [0.5, None, 1.0]
     """
-    if not groups:
-        return []
-    sizes = torch.tensor([len(group) for group in groups])
-    place = torch.repeat_interleave(torch.arange(len(groups)), sizes)
-    hits = torch.zeros(len(groups)).index_add_(0, place, answers.correct[torch.cat(list(groups))].float())
+    portions = Portions.of(groups)
+    sizes = torch.from_numpy(portions.sizes)
+    place = torch.repeat_interleave(torch.arange(len(portions)), sizes)
+    hits = torch.zeros(len(portions)).index_add_(0, place, answers.correct[portions.flat].float())
     return [share if size else None for share, size in zip((hits / sizes).tolist(), sizes.tolist(), strict=True)]
 
 

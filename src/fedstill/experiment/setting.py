@@ -15,6 +15,7 @@ from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party
 from fedstill.data import Dataset, Samples
 from fedstill.data.pixels import fit, fitted
+from fedstill.data.portions import Portions
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.signature import Signature
@@ -90,14 +91,15 @@ class Setting:
         """The hub's stage: no data, only what is known of them."""
         env = self.env(storage, self.plan.device, public)
         nothing = self.fitted(self.sample().train)[:0]
-        exam = Exam(nothing, (), None, env.classes, env.device)
+        nobody = Portions.of(())
+        exam = Exam(nothing, nobody, None, env.classes, env.device)
         counts = np.zeros((len(self.sites), env.classes), np.int64)
 
         def absent(client: int) -> Party:
             raise UsageError(f"client {client} is site {self.sites[client]}: its data are not here")
 
         return Stage(
-            env, absent, exam, (), counts, self.class_names, self.brought.shape[1:], (), None, self.signature()
+            env, absent, exam, nobody, counts, self.class_names, self.brought.shape[1:], (), None, self.signature()
         )
 
     def signature(self) -> Signature:

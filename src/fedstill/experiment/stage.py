@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from fedstill.data.kinds import Image, Table, Tokens
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import Split, local_split, matching_test, public_split
 from fedstill.data.pixels import fit, fitted
+from fedstill.data.portions import Portions
 from fedstill.data.reading import Reading
 from fedstill.data.summary import agreed, common_classes, pooled, recast, summary
 from fedstill.experiment.config import Experiment
@@ -36,7 +36,7 @@ from fedstill.models import auto, initial, models
 from fedstill.parts.backdoor import Backdoor
 from fedstill.parts.learner import LocalTraining
 
-Indices = tuple[np.ndarray[Any, Any], ...]
+Indices = Sequence[np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Stage:
     env: Env
     party: Callable[[int], Party]
     exam: Exam
-    parts: tuple[np.ndarray[Any, Any], ...]
+    parts: Portions
     counts: np.ndarray[Any, Any]
     """Training samples, clients × classes."""
     class_names: tuple[str, ...]
@@ -60,7 +60,7 @@ class Stage:
     """What using the run's models will need."""
     client_names: tuple[str, ...] = ()
     """Where clients have names: those of their sites."""
-    dealt: tuple[np.ndarray[Any, Any], ...] = ()
+    dealt: Sequence[np.ndarray[Any, Any]] = ()
     """Every client's samples before any became its local test: what a saved partition holds."""
 
 
@@ -81,20 +81,20 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     train, exam = _exam(experiment, dataset, split.parts, tests, split.tests)
     notes = dataset.notes + split.notes
     if experiment.public == "train":  # DaFKD's FedDF: unlabelled training samples as the proxy
-        public = dataset.train[np.sort(np.concatenate(train))]
+        public = dataset.train[np.sort(train.flat)]
         notes += (f"public = train: the public set is the clients' own {len(public)} training samples",)
-    untested = [k for k, local in enumerate(exam.local) if not len(local)]
-    if untested:
+    untested = np.flatnonzero(exam.local.sizes == 0)
+    if len(untested):
         left = "left out of FM and WLP" if len(untested) < len(exam.local) else "there is no AMP; ask for fewer clients"
-        notes += (f"clients {', '.join(map(str, untested))} have no test samples: {left}",)
+        notes += (f"{_clients(untested)} have no test samples: {left}",)
     held = train
     if not experiment.method.federated:
-        held = (np.sort(np.concatenate(train)),)
+        held = Portions.of([np.sort(train.flat)])
         notes += (f"{experiment.title}: all {len(held[0])} training samples are in one place; this is no federation",)
     notes += _slow(experiment, dataset.kind)
     env = Env(
         seed=experiment.seed,
-        sizes=tuple(len(part) for part in held),
+        sizes=tuple(held.sizes.tolist()),
         classes=dataset.classes,
         kind=dataset.kind,
         build=builder(specs, dataset.kind, dataset.classes),
@@ -105,13 +105,23 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     )
     _refuse_unfit(experiment, env, specs)
     labels = dataset.train.y.numpy()
-    counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in train])
+    counts = train.counts(labels, dataset.classes)
     signature = Signature.describe(raw, specs, env.sizes)
     print_of = fingerprint([whole] if apart is None else [whole, apart], train, exam.local)
     _refuse_others(experiment, print_of.data)
     party = _parties(experiment, dataset.train, held)
     known = (dataset.class_names, pixels, notes, print_of, signature, split.names, split.parts)
     return Stage(env, party, exam, train, counts, *known)
+
+
+def _clients(numbers: np.ndarray[Any, Any], most: int = 20) -> str:
+    """Some clients by their numbers, in words; of many the first few.
+
+    >>> _clients(np.arange(3)), _clients(np.arange(1000), most=2)
+    ('clients 0, 1, 2', 'clients 0, 1 and 998 more')
+    """
+    more = f" and {len(numbers) - most:,} more" if len(numbers) > most else ""
+    return f"clients {', '.join(map(str, numbers[:most]))}{more}"
 
 
 def _public_set(
@@ -241,7 +251,7 @@ def _public(experiment: Experiment, dataset: Dataset, private: np.ndarray[Any, A
 
 def _exam(
     experiment: Experiment, dataset: Dataset, parts: Indices, brought: Indices | None, own_tests: Indices | None
-) -> tuple[Indices, Exam]:
+) -> tuple[Portions, Exam]:
     """Every client's training samples, and the exam: local tests, and the global test where there is one.
 
     Local tests are parts of the training samples that clients `brought`, or their `own_tests` in the global test, or a
@@ -261,26 +271,25 @@ def _exam(
             if brought is None
             else _own_tests(experiment, parts, brought)
         )
-        edges = np.cumsum([0, *(len(index) for index in held)])
-        local = tuple(torch.arange(a, b) for a, b in pairwise(edges.tolist()))
-        pool = dataset.train[np.concatenate(held)]
+        local = Portions(np.arange(len(held.flat)), held.sizes)
+        pool = dataset.train[held.flat]
         whole = None if tests is None else torch.arange(len(pool), len(pool) + len(tests))
         pool = pool if tests is None else Samples.concat([pool, tests])
     else:
         if tests is None:
             raise UsageError(f"local_test = 0: {dataset.name} has no test part; keep a share of each client's samples")
-        counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
-        local = tuple(torch.from_numpy(index) for index in matching_test(counts, tests.y.numpy(), stream))
+        local = matching_test(Portions.of(parts).counts(labels, dataset.classes), tests.y.numpy(), stream)
         pool, whole = tests, torch.arange(len(tests))
     scorer = Scorer.of(experiment.metric, experiment.metrics)
     if isinstance(experiment.attack, Backdoor):
         scorer = replace(scorer, beside=(ATTACK_SUCCESS,))
-    return parts, Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
+    exam = Exam(pool, local, whole, dataset.classes, device, threads=os.cpu_count() or 1, scorer=scorer)
+    return Portions.of(parts), exam
 
 
 def _site_tests(
     experiment: Experiment, dataset: Dataset, tests: Samples, parts: Indices, own_tests: Indices
-) -> tuple[Indices, Samples, tuple[torch.Tensor, ...]]:
+) -> tuple[Indices, Samples, Portions]:
     """Sites with test samples of their own are tested on these; the others on a share of their training samples.
 
     Returns what each trains on, the pool of all test samples (the global test last), and each one's places in it.
@@ -288,17 +297,14 @@ def _site_tests(
     nothing = np.empty(0, np.int64)
     wanting = tuple(nothing if len(test) else part for part, test in zip(parts, own_tests, strict=True))
     kept, held = _own_tests(experiment, wanting, (nothing,) * len(parts))
-    train = tuple(part if len(test) else rest for part, rest, test in zip(parts, kept, own_tests, strict=True))
-    edges = np.cumsum([0, *(len(index) for index in held)])
-    pool = Samples.concat([dataset.train[np.concatenate(held)], tests])
-    local = tuple(
-        torch.from_numpy(test + int(edges[-1])) if len(test) else torch.arange(int(edges[k]), int(edges[k + 1]))
-        for k, test in enumerate(own_tests)
-    )
-    return train, pool, local
+    train = [part if len(test) else rest for part, rest, test in zip(parts, kept, own_tests, strict=True)]
+    pool = Samples.concat([dataset.train[held.flat], tests])
+    shares = Portions(np.arange(len(held.flat)), held.sizes)
+    local = [test + len(held.flat) if len(test) else shares[k] for k, test in enumerate(own_tests)]
+    return train, pool, Portions.of(local)
 
 
-def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Indices, Indices]:
+def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tuple[Portions, Portions]:
     """Clients that brought their own data are tested on the test part they brought, else on a share of their samples.
 
     The cut is keyed by client, so that a site makes the same one without knowing the other sites.
@@ -309,7 +315,7 @@ def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tupl
             (part,), (test,) = local_split([part], local_stream(experiment.dealt_by, client), experiment.local_test)
         train.append(part)
         held.append(test)
-    return tuple(train), tuple(held)
+    return Portions.of(train), Portions.of(held)
 
 
 def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 
@@ -24,6 +25,7 @@ from fedstill.core.registry import importing_only
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import Party, leaving, ledger, method_state, turn
 from fedstill.data.own import Own, read_own
+from fedstill.data.portions import Portions
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Samples
 from fedstill.data.summary import summary
@@ -306,7 +308,7 @@ class Site:
                     f"site {self.name} has {len(train)} training samples, enrolled were {setting.sizes[client]}"
                 )
             test = test[: self._tests(len(test))]
-            exam = Exam(test, (torch.arange(len(test)),), None, env.classes, env.device)
+            exam = Exam(test, Portions.of([np.arange(len(test))]), None, env.classes, env.device)
             self.scenes = {text: Scene(setting, client, plan, env, train, exam)}  # one run at a time
         return self.scenes[text]
 
