@@ -66,7 +66,7 @@ class Claim:
             return self
         if not kept or self.relation in OVER_COLUMNS:
             return None
-        return replace(self, text=f"{self.text} ({' | '.join(patterns)})", columns=kept)
+        return replace(self, text=f"{self.text} ({'; '.join(patterns)})", columns=kept)
 
 
 @dataclass(frozen=True)
