@@ -48,6 +48,13 @@ def test_one_seed_decides_nothing_and_neither_does_a_difference_within_the_sprea
     assert verdict(made(columns=["x"])) == "not decided"  # nothing was run
 
 
+def test_a_narrowed_claim_names_the_columns_that_are_left_of_it() -> None:
+    narrowed = made().within(["x", "z"])
+    assert narrowed is not None
+    assert (narrowed.text, narrowed.columns) == ("so (x)", ("x",))
+    assert made(columns=["y"]).within(["x"]) is None
+
+
 def test_seeds_are_paired_by_their_number() -> None:
     """Seed 1 of A has no partner: the differences are those of seeds 2 and 3."""
     b = Number("B", "x", "amp", [0.5, 0.6], None, "", [2, 3])

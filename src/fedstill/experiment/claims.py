@@ -66,7 +66,8 @@ class Claim:
             return self
         if not kept or self.relation in OVER_COLUMNS:
             return None
-        return replace(self, text=f"{self.text} ({'; '.join(patterns)})", columns=kept)
+        used = [pattern for pattern in patterns if any(fnmatchcase(c, pattern) for c in kept)]
+        return replace(self, text=f"{self.text} ({'; '.join(used)})", columns=kept)
 
 
 @dataclass(frozen=True)
