@@ -62,11 +62,11 @@ BENCHES = {
     ),
     "fedkf": Bench(
         "FedKF with the authors' generator against the plain formulation; FedKF (light, 16 channels) against FedAvg, "
-        "step for step; the same with `imagined_batch = 0.5`, and with `generator_every = 2`, too",
+        "step for step; the same with `imagined_batch = 0.4`, and with 0.5 and `generator_every = 2`",
         {
             "faster": ("{}× faster", 2),
             "against fedavg": ("{}× the time of FedAvg", 2),
-            "half a batch": ("with half a batch imagined {}×", 2),
+            "part of a batch": ("with two fifths of a batch imagined {}×", 2),
             "cheaper": ("with both settings {}×", 2),
         },
     ),
