@@ -102,6 +102,51 @@ def test_who_took_longest_last_time_starts_first_and_before_that_who_has_most_sa
         assert link._order(env, dict.fromkeys((0, 1, 4))) == [4, 1, 0]
 
 
+class Patient(Processes):
+    """Reads an answer only when the worker has taken out its next client's samples."""
+
+    taken: Path
+
+    def _finish(self, worker: Any, env: Any, clients: Any) -> Any:
+        deadline = time.monotonic() + 60
+        while len(self.taken.read_text()) < min(clients[0] + 2, 6):
+            assert time.monotonic() < deadline, "it waits and does nothing"
+            time.sleep(0.01)
+        yield from super()._finish(worker, env, clients)
+
+
+def test_a_worker_that_waits_takes_out_the_samples_of_its_next_client_once(tmp_path: Path) -> None:
+    plan = small_experiment(small_method("fedavg"), active=1.0)
+    ready = stage(plan, Storage())
+    server = plan.method.init_server(ready.env)
+    downs = dict.fromkeys(range(6), plan.method.download(ready.env.at(0), server))
+    env = replace(ready.env, sizes=(60, 50, 40, 30, 20, 10))  # the order of their turns
+    taken = tmp_path / "taken"
+    taken.touch()
+
+    def party(client: int) -> Party:
+        with taken.open("a") as log:
+            log.write(str(client))
+        return ready.party(client)
+
+    pool = Patient(plan.method, party, env.shelf("clients"), env, 1)
+    pool.taken = taken
+    try:
+        found = pool.exchange(env.at(0), downs)
+    finally:
+        pool.close()
+    assert taken.read_text() == "012345"
+    assert [reply.error for reply in found] == [None] * 6
+
+
+def test_who_comes_next_is_whom_the_others_leave() -> None:
+    plan = small_experiment(small_method("fedavg"), workers="2", active=1.0)
+    ready = stage(plan, Storage())
+    with transport(plan, ready, ready.env.shelf("clients")) as link:
+        assert isinstance(link, Processes)
+        assert [link._likely(left) for left in ([[1], [2, 5], [3]], [[3], [4]], [[4]], [])] == [2, 4, None, None]
+
+
 class Broken(Attack):
     def data(self, env: Any, data: Any) -> Any:
         raise ValueError("the data are gone")

@@ -48,8 +48,9 @@ class BySite(Natural):
             raise UsageError(f"clients = {clients}: the data have {len(groups)} sites; leave clients out")
         owner = _owner(groups, len(sites.names))
         dealt = Portions.by_owner(owner[sites.train[private]], len(groups))
-        for empty in np.flatnonzero(dealt.sizes == 0):
-            raise UsageError(f"partition = sites: {_title(sites, groups[empty])} has no samples left to train on")
+        empty = np.flatnonzero(dealt.sizes == 0)
+        if len(empty):
+            raise UsageError(f"partition = sites: {_title(sites, groups[empty[0]])} has no samples left to train on")
         tests = None if sites.test is None else Portions.by_owner(owner[sites.test], len(groups))
         parts = Portions(private[dealt.flat], dealt.sizes)
         return Split(parts, notes, tuple(_title(sites, group) for group in groups), tests)

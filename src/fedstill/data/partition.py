@@ -302,9 +302,8 @@ def local_split(parts: Sequence[Ints], rng: np.random.Generator, share: float = 
     whole = Portions.of(parts)
     sizes = np.clip(np.rint(share * whole.sizes).astype(np.int64), 1, np.maximum(0, whole.sizes - 1))
     tested = np.zeros(len(whole.flat), bool)
-    ends = np.cumsum(whole.sizes)
-    for end, size, among in zip(ends.tolist(), sizes.tolist(), whole.sizes.tolist(), strict=True):
-        tested[end - among + rng.permutation(among)[:size]] = True
+    for start, among, size in zip(whole.edges.tolist(), whole.sizes.tolist(), sizes.tolist(), strict=False):
+        tested[start + rng.permutation(among)[:size]] = True
     return Portions(whole.flat[~tested], whole.sizes - sizes), Portions(whole.flat[tested], sizes)
 
 

@@ -17,13 +17,14 @@ Ints = NDArray[np.int64]
 class Portions(Sequence[Ints]):
     """Everybody's indices one after the other in `flat`, as many each as `sizes` says.
 
-    A million clients are two arrays, not a million: a client's own array is made when somebody asks for it.
+    A million clients are three arrays, not a million: a client's own, from one of `edges` to the next, is made when
+    somebody asks for it.
     """
 
     def __init__(self, flat: Ints, sizes: Ints) -> None:
         self.flat = flat
         self.sizes = sizes
-        self._edges = np.concatenate([[0], np.cumsum(sizes)])
+        self.edges = np.concatenate([[0], np.cumsum(sizes)])
 
     @classmethod
     def of(cls, parts: Sequence[Ints]) -> "Portions":
@@ -55,4 +56,4 @@ class Portions(Sequence[Ints]):
         if isinstance(client, slice):
             return [self[k] for k in range(len(self))[client]]
         k = range(len(self))[client]
-        return self.flat[self._edges[k] : self._edges[k + 1]]
+        return self.flat[self.edges[k] : self.edges[k + 1]]

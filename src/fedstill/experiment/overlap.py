@@ -16,7 +16,7 @@ from fedstill.transports.processes import forking
 Row = dict[str, Any]
 
 
-class Exam:
+class Sitting:
     """A round's exam on another thread. It can be waited for again by whoever was interrupted in waiting."""
 
     def __init__(self, row: Callable[[], Row]) -> None:
@@ -56,7 +56,7 @@ def examined(
     another thread; `trained` in its line then says how many rounds had been trained. A round that was trained is not
     lost when the next one fails or is interrupted: it comes first.
     """
-    exams: queue.SimpleQueue[Exam | None] = queue.SimpleQueue()
+    exams: queue.SimpleQueue[Sitting | None] = queue.SimpleQueue()
     threading.Thread(target=_examine, args=(exams,), daemon=True).start()
     try:
         now = next(done, None)
@@ -65,7 +65,7 @@ def examined(
                 yield now, row(now)
                 now = next(done, None)
                 continue
-            exam = Exam(partial(row, now))
+            exam = Sitting(partial(row, now))
             exams.put(exam)
             try:
                 after = next(done)
@@ -79,7 +79,7 @@ def examined(
         exams.put(None)
 
 
-def _examine(exams: "queue.SimpleQueue[Exam | None]") -> None:
+def _examine(exams: "queue.SimpleQueue[Sitting | None]") -> None:
     """A thread's life: one exam after another, with less right to a core than clients have: a round waits for these."""
     if sys.platform == "linux":  # elsewhere a thread has no priority of its own
         with suppress(OSError):  # a sandbox may forbid it

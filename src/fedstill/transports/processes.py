@@ -2,8 +2,9 @@
 
 Workers are forked, so data and models are shared with the parent until written. Messages go through memory that both
 share, where they fit, else through a pipe as the bytes of records: either way the other side gets a copy, as over a
-network. Whose turn is likely to take longest starts first; where turns are short, several go in one message. A worker
-that dies is replaced and its clients tried once more, each by itself; a worker whose parent is gone ends itself.
+network. Whose turn is likely to take longest starts first; where turns are short, several go in one message. While a
+worker waits for its next message it takes out the samples of the client it is likely to get. A worker that dies is
+replaced and its clients tried once more, each by itself; a worker whose parent is gone ends itself.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -97,7 +99,7 @@ class Processes:
         while len(replies) < len(downs):
             for worker in self.workers:
                 if not worker.clients and waiting:
-                    self._start(worker, env, waiting.pop(0), downs)
+                    self._start(worker, env, waiting.pop(0), downs, self._likely(waiting))
             busy = {w.pipe: w for w in self.workers if w.clients}
             for pipe in wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
@@ -150,6 +152,11 @@ class Processes:
         messages = math.ceil(len(order) * self.typical / (len(self.workers) * BUNDLE)) * len(self.workers)
         return [order[place::messages] for place in range(min(messages, len(order)))]
 
+    def _likely(self, waiting: Sequence[Sequence[int]]) -> int | None:
+        """Whom a worker that starts now is likely to get next: every other one will have been free before it."""
+        others = len(self.workers) - 1
+        return waiting[others][0] if others < len(waiting) else None
+
     def _hire(self) -> Worker:
         ours, theirs = multiprocessing.Pipe()
         slots = Slots()
@@ -165,14 +172,16 @@ class Processes:
         worker.process.kill()
         worker.process.join()
 
-    def _start(self, worker: Worker, env: Env, clients: list[int], downs: Mapping[int, Any]) -> None:
-        """Tell a worker of its next clients, who all get the same download."""
+    def _start(
+        self, worker: Worker, env: Env, clients: list[int], downs: Mapping[int, Any], likely: int | None
+    ) -> None:
+        """Tell a worker of its next clients, who all get the same download, and who is likely to come after them."""
         down = downs[clients[0]]
         known = worker.download is down
         letter = (None if known else down, tuple(self.states.get(client) for client in clients))
         shared = worker.slots.down.put(letter)
         worker.clients, worker.download = clients, down
-        job = {"round": env.round, "clients": clients, "known": known, "letter": shared}
+        job = {"round": env.round, "clients": clients, "known": known, "letter": shared, "likely": likely}
         try:
             worker.pipe.send_bytes(json.dumps(job).encode())
             if shared is None:
@@ -205,6 +214,11 @@ def _work(
     _keep_memory()
     gc.freeze()  # what the parent made stays: looking through it for garbage would also copy its pages
     down: Any = None
+    ready: dict[int, Party] = {}
+
+    def prepared(client: int) -> Party:
+        return ready.pop(client, None) or party(client)
+
     while True:
         try:
             job = json.loads(pipe.recv_bytes())
@@ -215,13 +229,18 @@ def _work(
             return
         turns, answers = [], []
         for client, state in zip(job["clients"], states, strict=True):
-            told, answer = _taken(method, env.at(job["round"], client), party, state, down)
+            told, answer = _taken(method, env.at(job["round"], client), prepared, state, down)
             turns.append(told)
             answers.append(answer)
         shared = slots.up.put(answers)
         pipe.send_bytes(json.dumps({"turns": turns, "answers": shared}).encode())
         if shared is None:
             pipe.send_bytes(record.dumps(answers))
+        ready.clear()  # who was likely went elsewhere
+        likely = job["likely"]
+        if likely is not None and not pipe.poll():
+            with suppress(Exception):  # what is wrong with a client's data is said in its turn
+                ready[likely] = party(likely)
 
 
 def _taken(
