@@ -24,6 +24,7 @@ RUN: list[tuple[str, str]] = [
     ("fedavg --data minst", "unknown data set 'minst'; did you mean mnist?"),
     ("fedavg --model lenet6", "unknown model 'lenet6'; did you mean lenet5?"),
     ("fedavg --models mlp,lenet6", "lenet6"),
+    ("fedmd --public 0.2 --clients 2 --models mlp,mlp,mlp", "models = mlp, mlp, mlp: 3 names for 2 clients"),
     ("fedavg --partition diriclet", "unknown partition 'diriclet'; did you mean dirichlet?"),
     ("fedavg --attack flip --malicious 0.5", "unknown attack 'flip'"),
     ("fedavg --set gather=krumm", "unknown gather 'krumm'; did you mean krum?"),

@@ -251,6 +251,15 @@ def _guarded(call: Callable[[], Any], debug: bool) -> int:
             traceback.print_exc()
         print(f"fedstill: {error}", file=sys.stderr)
         return 1 if isinstance(error, RunError) else 2
+    except BrokenPipeError:  # whoever read what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is for nobody
+        return 1
+    except OSError as error:  # a full disk, a folder that may not be written
+        if debug:
+            traceback.print_exc()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"fedstill: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 from fedstill import (  # noqa: E402 (their commands join the app, after these)

@@ -172,7 +172,7 @@ def sweep(
     from fedstill.experiment import sweep as sweeps
     from fedstill.report import grid as grids
     from fedstill.report.progress import forecast, say, teller
-    from fedstill.report.tables import show
+    from fedstill.report.tables import metrics_of, show
 
     base = read_plan(what)
     base.update(given(context))
@@ -194,7 +194,7 @@ def sweep(
     if as_json:
         print_json(rows)
     elif rows:
-        show(rows)
+        show(rows, metrics_of(done.values()))
     lead = ("Grid", grids.section(points, varied, done))
     page = grids.page(points, done, failed, out, _typed(), f"Sweep over {', '.join(varied)}", lead)
     say(f"page: {page}" if page else "no run came to its end: no page")
@@ -219,7 +219,7 @@ def _search(
     from fedstill.report import grid as grids
     from fedstill.report import search as trial_tables
     from fedstill.report.progress import forecast, say, teller
-    from fedstill.report.tables import show
+    from fedstill.report.tables import metrics_of, show
 
     if seeds >= searches.TUNING_SEED:
         raise UsageError(f"seeds = {seeds}: must be < {searches.TUNING_SEED}; from there on they are used to search")
@@ -250,7 +250,7 @@ def _search(
     if as_json:
         print_json(known)
     elif rows:
-        show(rows)
+        show(rows, metrics_of(done.values()))
     if done:
         lead = ("Search", trial_tables.section(tried, next(iter(done.values())).metric("amp")))
         page = grids.page(points, done, failed, out, _typed(), f"Search over {', '.join(space)}", lead)

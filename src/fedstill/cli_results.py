@@ -55,8 +55,9 @@ def compare_records(where: Where = None, folder: Folder = Path("results"), as_js
     """Compare records: mean ± spread over seeds, last and best round, as `fedstill compare` does for runs."""
     from fedstill.report import record_tables, tables
 
-    rows = tables.comparison([record.result() for record in record_tables.chosen(folder, where or [])])
-    print_json(rows) if as_json else tables.show(rows)
+    found = [record.result() for record in record_tables.chosen(folder, where or [])]
+    rows = tables.comparison(found)
+    print_json(rows) if as_json else tables.show(rows, tables.metrics_of(found))
 
 
 @results.command("table")

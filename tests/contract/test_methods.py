@@ -58,7 +58,7 @@ def test_a_method_is_a_value(name: str) -> None:
 def test_every_field_that_leaves_a_client_says_what_it_carries(name: str) -> None:
     declared = methods[name].leaves_client()
     assert declared
-    assert set(declared) == {f.name for f in fields(methods[name].upload_type())}
+    assert set(declared) == {f.name for f in fields(methods[name]().uploads())}, "at its documented settings"
     assert set(declared.values()) <= set(map(str, Carries))
 
 

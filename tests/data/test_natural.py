@@ -99,6 +99,8 @@ def test_a_partition_is_saved_with_the_run_and_used_again(tmp_path: Path) -> Non
     assert sum(map(len, json.loads(file.read_text())["parts"])) == 200
     again = stage(experiment({**plan, "partition": Saved(path=str(file))}), Storage())
     assert [part.tolist() for part in again.dealt] == [part.tolist() for part in stage(drawn, Storage()).dealt]
+    usual = experiment({"method": "fedavg", "partition": Saved(path=str(file))})
+    assert (usual.data, usual.clients) == ("mnist-5k", 4), "data that nobody names are the usual ones"
 
 
 def test_rows_of_a_frame_run_by_site(tmp_path: Path) -> None:

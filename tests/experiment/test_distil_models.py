@@ -122,6 +122,8 @@ def test_what_does_not_fit_is_named(three: list[Path], tmp_path: Path) -> None:
     save_file(load_file(three[0]), other, metadata=told)
     with pytest.raises(UsageError, match=r"other.safetensors: its classes are not those of"):
         distil([three[0], other], target, how)
+    with pytest.raises(UsageError, match=r"bare.safetensors: cannot write there"):
+        distil(three, bare / "one.safetensors", how)
     assert not target.exists()
 
 

@@ -92,6 +92,9 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
     assert [r.id for r in Archive(tmp_path)] == [record.id]
     archive.add(replace(record, id="other"))
     assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
+    file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
+    archive.add(replace(record, id="third"))
+    assert [r.id for r in Archive(tmp_path)] == [record.id, "other", "third"]
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(UsageError, match=r"own.jsonl, line 1: not a record"):
         list(Archive(tmp_path))

@@ -130,3 +130,28 @@ def test_a_finished_run_on_other_data_is_not_kept(tmp_path: Path) -> None:
     write()
     batch._fingerprint_now.cache_clear()
     assert "finished on other data" in batch.run_all([job])[job.path]
+
+
+def test_a_finished_run_on_every_clients_own_file_is_kept(tmp_path: Path) -> None:
+    files, rng = [str(tmp_path / f"{name}.npz") for name in "ab"], np.random.default_rng(0)
+    for file in files:
+        np.savez(file, x_train=rng.integers(0, 255, (20, 8, 8), np.uint8), y_train=np.arange(20) % 2)
+    job = batch.job(experiment({"data": files, "active": 1.0, "rounds": 1, "method": "fedavg"}), tmp_path / "runs")
+    assert batch.run_all([job]) == {}
+    heard: list[str] = []
+    assert batch.run_all([job], tell=lambda news: heard.append(news.what)) == {}
+    assert heard == ["kept"]
+
+
+def test_the_best_point_is_best_by_the_metrics_own_direction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fedavg", "--grid", "lr=0.01,0.5", "--metric", "calibration-error", *WORDS, "--out", str(tmp_path)]
+    assert call(*words) == 0
+    assert "↓" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").touch()
+    assert call("fedavg", "--grid", "lr=0.01,0.5", *WORDS, "--out", str(tmp_path / "taken")) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"fedstill: {tmp_path / 'taken'}: File exists"

@@ -32,6 +32,7 @@ PLANS: list[dict[str, Any]] = [
         "local_test": 0.0,
         "samples": 300,
     },
+    {"method": "fedavg", "data": ["a.npz", "b.npz"], "clients": 2, "active": 1.0},
     {"method": "fedavg", "attack": {"name": "logit-flip"}, "malicious": [1, 3], "per_class": True, "drop": 0.25}
     | {"method": "fedtkd", "model": "mlp"},
 ]

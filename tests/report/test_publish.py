@@ -64,6 +64,20 @@ def test_the_card_has_data_metrics_of_every_client_what_left_and_privacy(run: Pa
     assert str(tmp_path) not in text
 
 
+def test_no_folder_of_this_machine_is_published(run: Path) -> None:
+    ready, result = load_model(run), Result.read(run)
+    places = {
+        "data": ["/home/me/a.npz", "/home/me/b.npz"],
+        "public": "/home/me/p.csv",
+        "partition": {"name": "saved", "path": "/home/me/split.json"},
+        "reading": {"name": "columns", "tokenizer": "/home/me/tokens.json"},
+    }
+    text = card(Result({**result.experiment, **places}, result.rows, run), ready.name, ready.signature, "x")
+    for name in ("a.npz", "b.npz", "p.csv", "split.json", "tokens.json"):
+        assert f'"{name}"' in text
+    assert "/home" not in text
+
+
 def test_the_card_of_a_private_run_says_what_was_spent(run: Path) -> None:
     """ε of client 10 stands at 2 since round 1; client 2 spent 1, then 3: the card has the last of each."""
     result = Result.read(run)

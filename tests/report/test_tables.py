@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,27 @@ def test_a_run_written_before_a_setting_existed_has_its_default() -> None:
 def test_seeds_that_are_behind_do_not_enter_the_mean() -> None:
     (row,) = tables.comparison([made("fedavg", 1, 0.6), made("fedavg", 2, 0.8, rounds=1)])
     assert (row["seeds"], row["amp"]["mean"]) == ([1], 0.6)
+
+
+def test_seeds_that_ran_out_of_patience_enter_the_mean() -> None:
+    early = replace(made("fedavg", 2, 0.8, rounds=1), stopped="no better AMP")
+    (row,) = tables.comparison([made("fedavg", 1, 0.6), early])
+    assert row["seeds"] == [1, 2]
+    assert row["amp"]["mean"] == pytest.approx(0.7)
+
+
+def test_the_best_round_is_one_that_has_the_model_and_an_amp() -> None:
+    """Nobody answered in round 1, and round 2 had no tests: round 3 is best; a model without AMP has its first."""
+    scores: list[dict[str, Any]] = [
+        {},
+        {"personal": {"amp": None}},
+        {"personal": {"amp": 0.3}},
+        {"personal": {"amp": 0.2}},
+    ]
+    rows = [{"round": t, "models": {"active": {}, **more}} for t, more in enumerate(scores, 1)]
+    result = Result(made("fedavg", 1, 0.6).experiment, rows, None, 2.0)
+    assert result.best("personal") == {"round": 3, "amp": 0.3, "fm": None, "wlp": None, "accuracy": None}
+    assert result.best("active")["round"] == 1
 
 
 def test_best_and_second_of_each_data_set() -> None:

@@ -58,6 +58,7 @@ class Carries(StrEnum):
     FEATURES = "class means and covariances of features"
     PROTOTYPES = "mean features per class"
     CLASS_PREDICTIONS = "mean soft predictions per class"
+    LACK = "which part of the classes it lacks, one number"
     CONTROL = "a control variate (as large as the weights)"
     CHANGE = "change of the weights since the client's last upload"
     VERSION = "a counter"

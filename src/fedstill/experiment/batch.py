@@ -28,7 +28,7 @@ from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import data_fingerprint
 from fedstill.experiment.watcher import Watcher
-from fedstill.transports.processes import forks
+from fedstill.transports.processes import end_with, forks
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def other_data(job: Job) -> str | None:
     """
     had = json.loads((job.path / "experiment.json").read_text()).get("fingerprint")
     try:
-        now = had and _fingerprint_now(job.plan.data, job.plan.public, job.plan.reading)
+        data = tuple(job.plan.data) if isinstance(job.plan.data, list) else job.plan.data
+        now = had and _fingerprint_now(data, job.plan.public, job.plan.reading)
     except FedstillError:
         return None
     if had == now:
@@ -86,9 +87,10 @@ def other_data(job: Job) -> str | None:
 
 
 @cache
-def _fingerprint_now(data: str, public: Any, reading: Any) -> str:
-    """The fingerprint of data given by a name or path; read once, however many runs use them."""
-    return data_fingerprint(Experiment(data=data, public=public, reading=reading))
+def _fingerprint_now(data: str | tuple[str, ...], public: Any, reading: Any) -> str:
+    """The fingerprint of data given by a name or path, or a path for each client; read once for however many runs."""
+    each = {"data": list(data), "clients": len(data)} if isinstance(data, tuple) else {"data": data}
+    return data_fingerprint(Experiment(**each, public=public, reading=reading))
 
 
 def cores() -> int:
@@ -220,10 +222,3 @@ def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int
         path.mkdir(parents=True, exist_ok=True)
         (path / "last_error.txt").write_text(traceback.format_exc())
         _send(pipe, {"what": "failed", "reason": f"{type(error).__name__}: {error} (see {path / 'last_error.txt'})"})
-
-
-def end_with(parent: int) -> None:
-    """Leave as soon as the parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)

@@ -98,7 +98,7 @@ class Experiment(Value):
         None,
         ge=1,
         option=True,
-        doc="stop when the AMP of the overall model (else the first) was not the best for so many evaluated rounds",
+        doc="stop when the AMP of the model that the method is judged by was not the best for so many evaluated rounds",
     )
     fingerprint: str | None = setting(
         None, decides="running", doc="of the data: a run with it refuses others (written by the run itself)"
@@ -288,7 +288,7 @@ def identity(settings: Mapping[str, Any], *but: str, reporting: bool = True) -> 
 
 def experiment(settings: Mapping[str, Any]) -> Experiment:
     """An experiment from plain settings; `alpha` is short for the partition's, `label` and others for the reading's."""
-    known = with_sites(with_reading(dict(settings)))
+    known = with_sites(with_reading(dict(settings)), Experiment.data)
     if "alpha" in known:
         alpha = known.pop("alpha")
         shape = known.get("partition", {"name": "dirichlet"})

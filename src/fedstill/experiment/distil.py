@@ -12,18 +12,19 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 import fedstill.methods  # noqa: F401 (registers them)
 from fedstill.core.errors import UsageError
 from fedstill.core.kind import Kind, kind_of
 from fedstill.core.method import Env, Method
-from fedstill.core.record import State
+from fedstill.core.record import State, write
 from fedstill.core.value import build_named
 from fedstill.data.renormalise import renormalised, same_form
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.ready import described
+from fedstill.experiment.rundir import writable
 from fedstill.experiment.signature import recipe_of
 from fedstill.experiment.stage import without_data
 from fedstill.parts.one_shot import OneShot
@@ -84,6 +85,7 @@ def distil(
         raise UsageError(f"{len(files)} model: at least two are needed to make one out of them")
     if target.suffix != ".safetensors":
         raise UsageError(f"{target}: must end in .safetensors")
+    writable(target.parent)
     if recipes and len(recipes) != len(files):
         raise UsageError(f"models = {', '.join(recipes)}: {len(recipes)} names for {len(files)} files")
     given = [read_model(path, recipe) for path, recipe in zip_longest(files, recipes)]
@@ -101,8 +103,7 @@ def distil(
         fused = how.fuse(env, teachers, env.module(env.initial()))
     about = {"class_names": json.dumps(list(first.class_names), ensure_ascii=False), "model": "distilled"}
     about |= {"input": json.dumps(dict(first.about)), "recipe": json.dumps(recipe_of(specs[-1]))}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous() for name, value in fused.weights.items()}, target, metadata=about)
+    write(target, save({name: value.contiguous() for name, value in fused.weights.items()}, metadata=about))
     shares = {str(one.path): share for one, share in zip(given, fused.shares.tolist(), strict=True)}
     return {"model": str(target), "network": specs[-1], "agreement": fused.agreement, "shares": shares}
 

@@ -25,8 +25,11 @@ def with_reading(known: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def with_sites(known: dict[str, Any]) -> dict[str, Any]:
-    """The settings with one client for each site, where the data have sites and no other partition is asked for."""
+def with_sites(known: dict[str, Any], usual: Any) -> dict[str, Any]:
+    """The settings with one client for each site, where the data have sites and no other partition is asked for.
+
+    `usual` are the data where the settings name none.
+    """
     partition = known.get("partition")
     natural = build_named(Partition, partition) if partition is not None and "alpha" not in known else None  # type: ignore[type-abstract]
     if isinstance(natural, Natural):
@@ -35,7 +38,7 @@ def with_sites(known: dict[str, Any]) -> dict[str, Any]:
     elif partition is not None or "alpha" in known or not may_have_sites(known.get("data"), known.get("reading")):
         return known
     reading = known.get("reading")
-    dataset = load(known["data"], None if reading is None else build_named(Reading, reading))
+    dataset = load(known.get("data", usual), None if reading is None else build_named(Reading, reading))
     if natural is None and dataset.sites is None:
         return known
     natural = natural or BySite()
@@ -44,7 +47,7 @@ def with_sites(known: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"clients = {known['clients']}: the data have {count} sites; leave clients out, or name a partition"
         )
-    if not isinstance(known["data"], str):
+    if not isinstance(known.get("data", usual), str):
         known["data"] = dataset  # what was given as an object is read once
     everyone = {"active": 1.0} if count is not None and count <= FEW_SITES else {}
     return {**everyone, **known, "partition": natural, "clients": count}

@@ -325,8 +325,7 @@ class Archive:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with writing(self.folder, wait=PATIENCE), file.open("ab") as end:
-                end.truncate(file.read_bytes().rfind(b"\n") + 1)  # a line cut off by a crash makes room
-                end.write(record.line().encode())
+                end.write(_ending(end, file.read_bytes()) + record.line().encode())
                 end.flush()
                 os.fsync(end.fileno())
         except OSError as error:
@@ -334,6 +333,17 @@ class Archive:
         self._read = None
         self.__dict__.pop("_by_question", None)
         return file
+
+
+def _ending(file: Any, written: bytes) -> bytes:
+    """What is missing at the end of a file: of a whole line its end; a line cut off by a crash makes room."""
+    start = written.rfind(b"\n") + 1
+    try:
+        json.loads(written[start:])
+    except ValueError:  # of nothing, too
+        file.truncate(start)
+        return b""
+    return b"\n"
 
 
 def _lines(file: Path) -> Iterator[Record]:

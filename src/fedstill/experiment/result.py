@@ -167,9 +167,14 @@ class Result:
         return self._evaluated[-1]["models"][model]  # type: ignore[no-any-return]
 
     def best(self, model: str) -> Mapping[str, Any]:
-        """A model's metrics in the round with its best AMP, with that round."""
+        """A model's metrics in the round with its best AMP, with that round; where it has none, in its first."""
         sign = self.metric("amp").direction
-        row = max(self._evaluated, key=lambda r: sign * r["models"][model]["amp"])
+
+        def goodness(row: Mapping[str, Any]) -> float:
+            amp = row["models"][model].get("amp")
+            return float("-inf") if amp is None or amp != amp else sign * float(amp)
+
+        row = max((row for row in self._evaluated if model in row["models"]), key=goodness)
         return {"round": row["round"], **{m.key: row["models"][model].get(m.key) for m in self.metrics}}
 
     def per_client(self, model: str) -> Sequence[float | None]:

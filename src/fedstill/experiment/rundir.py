@@ -39,6 +39,16 @@ class Checkpoint:
     flight: Flight | None = None
 
 
+def writable(folder: Path) -> None:
+    """Make the folder where there is none; refuse one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write there ({error.strerror}); choose another --out") from None
+
+
 class RunDir:
     """The files of one run."""
 
@@ -65,12 +75,7 @@ class RunDir:
         """Make the folder where there is none; refuse one that holds a run already or cannot be written to."""
         if (path / "experiment.json").exists():
             raise UsageError(f"{path}: holds a run already; resume it, or choose another --name")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except OSError as error:
-            raise UsageError(f"{path}: cannot write there ({error.strerror}); choose another --out") from None
+        writable(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":

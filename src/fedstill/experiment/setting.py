@@ -98,9 +98,7 @@ class Setting:
         def absent(client: int) -> Party:
             raise UsageError(f"client {client} is site {self.sites[client]}: its data are not here")
 
-        return Stage(
-            env, absent, exam, nobody, counts, self.class_names, self.brought.shape[1:], (), None, self.signature()
-        )
+        return Stage(env, absent, exam, nobody, counts, self.class_names, (), None, self.signature())
 
     def signature(self) -> Signature:
         """What using the run's models will need; how bright the brightest image is nobody said."""

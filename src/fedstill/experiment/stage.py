@@ -50,8 +50,6 @@ class Stage:
     counts: np.ndarray[Any, Any]
     """Training samples, clients × classes."""
     class_names: tuple[str, ...]
-    pixels: tuple[int, ...]
-    """Images: height and width before they were brought to the model's size."""
     notes: tuple[str, ...]
     """What a user should know: samples that were moved, clients without a test …"""
     fingerprint: Fingerprint | None = None
@@ -68,7 +66,6 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     """Load, split and assign, from the experiment's seed alone."""
     whole, dataset, private, owners, tests = _data(experiment)
     specs = assigned(experiment, dataset)
-    pixels = dataset.train.shape[1:]
     shared = _public(experiment, dataset, private)
     raw, dataset = dataset, fitted(dataset, pixels_of(specs))
     apart = _public_data(experiment)
@@ -110,7 +107,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     print_of = fingerprint([whole] if apart is None else [whole, apart], train, exam.local)
     _refuse_others(experiment, print_of.data)
     party = _parties(experiment, dataset.train, held)
-    known = (dataset.class_names, pixels, notes, print_of, signature, split.names, split.parts)
+    known = (dataset.class_names, notes, print_of, signature, split.names, split.parts)
     return Stage(env, party, exam, train, counts, *known)
 
 
@@ -330,6 +327,8 @@ def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
             only = auto(dataset.kind)
         return (*[only] * experiment.clients, experiment.server_model or only)
     count, clients = len(names), experiment.clients
+    if count > clients:
+        raise UsageError(f"models = {', '.join(map(str, names))}: {count} names for {clients} clients")
     if clients <= 2 * count:
         place = [k * count // clients for k in range(clients)]
     else:

@@ -20,8 +20,8 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError
 from fedstill.data.reading import Reading
-from fedstill.experiment.batch import end_with
 from fedstill.flower.policy import Policy
+from fedstill.transports.processes import end_with
 
 LOOK = 0.1
 STARTS = 600.0

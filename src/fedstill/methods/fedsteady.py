@@ -47,7 +47,7 @@ class Mind(Bend, Drawing):
 class Lacking(Update):
     """What leaves a client: its weights, and κ_k."""
 
-    lack: float = carries("which part of the classes it lacks, one number")
+    lack: float = carries(Carries.LACK)
 
 
 @record
@@ -97,9 +97,14 @@ class FedSteady(Imagining, Dynamic):
             return f"tau = {self.tau:g}"
         return "lack = none" if self.lack is None else super().mixing()
 
+    @classmethod
+    def upload_type(cls) -> type:
+        """Weights and κ, unless κ is given."""
+        return Lacking
+
     def uploads(self) -> type:
         """Where κ is given, weights alone."""
-        return Lacking if self.lack is None else super().uploads()
+        return Lacking if self.lack is None else self.gather.sends(Update)
 
     def init_server(self, env: Env) -> Steady:
         """w⁰, s = 0; v is w until somebody answered."""

@@ -32,6 +32,7 @@ SHARES: Mapping[str, frozenset[str]] = {
         {
             Carries.LABEL_COUNTS,
             Carries.PRESENCE,
+            Carries.LACK,
             Carries.FEATURES,
             Carries.PROTOTYPES,
             Carries.CLASS_LOGITS,

@@ -32,7 +32,7 @@ def command(settings: Mapping[str, Any]) -> str:
     for key, value in settings.items():
         if key in left_out or value == usual.get(key):
             continue
-        if key in options and not isinstance(value, Mapping):
+        if key in options and not isinstance(value, Mapping) and not (key == "data" and isinstance(value, list)):
             words += [
                 f"--{key.replace('_', '-')}",
                 ",".join(map(str, value)) if isinstance(value, list) else str(value),

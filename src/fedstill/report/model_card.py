@@ -4,8 +4,9 @@ It is Markdown with a head that the Hugging Face hub reads, made from the run's 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import fedstill
 from fedstill.experiment.result import Result
@@ -128,8 +129,22 @@ def _privacy(result: Result) -> str:
 
 
 def _again(result: Result) -> str:
-    plan = {**result.experiment, "data": Path(str(result.experiment["data"])).name}
+    plan = {**result.experiment}
+    plan |= {key: nameless(plan[key]) for key in ("data", "public", "partition", "reading") if key in plan}
     return f"## How it was made\n\n```toml\n{toml(plan)}```"
+
+
+def nameless(value: Any) -> Any:
+    """The same settings with the last part of every path alone, whose folders are nobody else's business.
+
+    >>> nameless({"tokenizer": "/home/me/tokens.json", "length": 128})
+    {'tokenizer': 'tokens.json', 'length': 128}
+    """
+    if isinstance(value, Mapping):
+        return {key: nameless(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [nameless(inner) for inner in value]
+    return Path(value).name if isinstance(value, str) else value
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

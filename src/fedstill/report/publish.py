@@ -20,7 +20,7 @@ from fedstill.experiment.export import write_model
 from fedstill.experiment.ready import WEIGHTS, load_model
 from fedstill.experiment.result import Result
 from fedstill.experiment.signature import FILE
-from fedstill.report.model_card import card
+from fedstill.report.model_card import card, nameless
 
 HUB = "hf://"
 """How the address of a model on the Hugging Face hub starts: hf://owner/name."""
@@ -71,7 +71,8 @@ def write_package(run: Path, folder: Path, which: str | None, title: str, licens
     ready = load_model(run, which)
     write_model(run, folder / WEIGHTS, ready.name)
     (folder / "README.md").write_text(card(Result.read(run), ready.name, ready.signature, title, license), "utf-8")
-    replace(ready.signature, recipes=(ready.recipe,), of=(0,), sizes=()).save(folder)
+    kind = nameless(ready.signature.kind)
+    replace(ready.signature, kind=kind, recipes=(ready.recipe,), of=(0,), sizes=()).save(folder)
     sums = {name: _checksum(folder / name) for name in (WEIGHTS, FILE)}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", "utf-8")
 

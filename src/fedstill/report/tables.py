@@ -61,7 +61,7 @@ def survey(paths: Iterable[Path]) -> tuple[list[Result], list[str]]:
     results = list(by_folder.values())
     counted = {id(r) for group in groups(results) for r in group}
     for r in results:
-        if len(r.rows) < r.experiment.get("rounds", 0):
+        if len(r.rows) < r.experiment.get("rounds", 0) and not r.stopped:
             out = "" if id(r) in counted else "; left out of the means, since other seeds are further"
             notes.append(f"{r.run_dir}: {len(r.rows)} of {r.experiment['rounds']} rounds so far{out}")
     return results, notes
@@ -83,13 +83,16 @@ def collect(paths: Iterable[Path], tags: Sequence[str] = ()) -> list[Result]:
 
 
 def groups(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs of the same experiment on the same data, seed apart, together; of each group those that came furthest."""
+    """Runs of the same experiment on the same data, seed apart, together.
+
+    Of each group those that came furthest, and those that had no patience left before.
+    """
     same_settings: dict[str, list[Result]] = {}
     for result in results:
         settings = identity(complete(result.experiment), "seed", reporting=False)
         same_settings.setdefault(json.dumps(settings, sort_keys=True), []).append(result)
     alike = [group for members in same_settings.values() for group in _by_data(members)]
-    return [[r for r in group if len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
+    return [[r for r in group if r.stopped or len(r.rows) == max(len(o.rows) for o in group)] for group in alike]
 
 
 def _by_data(members: Sequence[Result]) -> list[list[Result]]:

@@ -209,7 +209,7 @@ def _work(
     """A worker's life: turns until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
     _keep_memory()
     gc.freeze()  # what the parent made stays: looking through it for garbage would also copy its pages
@@ -271,8 +271,8 @@ def _keep_memory() -> None:
     mallopt(mmap_threshold, 2**25)
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Leave as soon as the parent is gone, even in the middle of a turn."""
     while os.getppid() == parent:
-        time.sleep(0.5)
+        time.sleep(0.2)
     os._exit(1)
