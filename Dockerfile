@@ -6,7 +6,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 COPY results results
 RUN pip install --no-cache-dir -c constraints.txt "torch==$(sed -n 's/^torch==//p' constraints.txt)" \
- && pip install --no-cache-dir -c constraints.txt ".[flower]"
+ && pip install --no-cache-dir -c constraints.txt ".[flower,privacy]"
 USER fedstill
 ENV OMP_NUM_THREADS=1
 ENTRYPOINT ["fedstill"]

@@ -75,7 +75,8 @@ def _change_keys(state: Path, allow: list[Path], revoke: list[str]) -> None:
 
     home = state.expanduser().resolve()
     if not (home / "hub.json").exists():
-        raise UsageError(f"--allow, --revoke: no hub was started from {home}; start one with --cert, --key and --ca")
+        wrong = f"--allow, --revoke: no hub was started from {home}"
+        raise UsageError(f"{wrong}: name its --state, or start one with --cert, --key and --ca")
     prepare(home / "flwr")
     from fedstill.flower.control import HubClient
     from fedstill.flower.keys import read_public
@@ -132,7 +133,8 @@ def keys(
         if str(name) != "kit" or hub is None or ca is None:
             raise UsageError("keys: for a kit write `keys kit NAME --hub host:port --ca ca.crt`")
         packed, public = made.make_kit(kit, hub, ca)
-        print(f"{packed}: hand it to the site (tar -xf it there, then sh start.sh DATA); it holds the private key")
+        start = "sh start.sh DATA [--label outcome …]"
+        print(f"{packed}: hand it to the site (tar -xf it there, then {start}); it holds the private key")
         print(f"{public}: goes to the hub (fedstill hub --allow {public})")
     elif (name is None) == (hub is None):
         raise UsageError("keys: give a site's name, or --hub with the hub's addresses")
@@ -155,7 +157,11 @@ def keys(
             print(f"{file}: {use[what]}")
 
 
-@app.command(cls=with_fields(of_reading("label", "time", "window", "step", "text", "ignore", "kind")))
+READ = ("label", "time", "window", "step", "text", "ignore", "numeric", "categorical", "kind")
+"""Settings of a reading that a site has for its own data."""
+
+
+@app.command(cls=with_fields(of_reading(*READ)))
 def site(
     context: typer.Context,
     action: Annotated[str | None, typer.Argument(help="approve: let a waiting experiment in; alone: show all.")] = None,

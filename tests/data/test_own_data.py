@@ -14,7 +14,7 @@ from fedstill.experiment.config import experiment
 from fedstill.experiment.stage import stage
 
 
-def written(folder: Path, name: str, x: np.ndarray, y: list[int], **more: np.ndarray) -> str:
+def written(folder: Path, name: str, x: np.ndarray, y: list[int] | list[str], **more: np.ndarray) -> str:
     np.savez(folder / f"{name}.npz", x_train=x, y_train=np.array(y), **more)
     return str(folder / f"{name}.npz")
 
@@ -50,6 +50,16 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
     assert classes == ("ant", "cat", "dog")
     cast = [party.cast(own[0].train.kind, classes).train.y.tolist() for party in own]
     assert cast == [[0, 0, 0, 1, 1, 1], [1, 1, 1, 2, 2, 2]]
+
+
+def test_names_that_are_not_how_numbers_are_written_are_texts(tmp_path: Path) -> None:
+    """Wards 00, 01 and 01, 10: three classes, and 01 is the second for both sites."""
+    wards = {"a": ["00", "01"] * 3, "b": ["01", "10"] * 3}
+    own = [read_own(written(tmp_path, site, images(6, 9), labels)) for site, labels in wards.items()]
+    classes = common_classes([party.class_names for party in own])
+    assert classes == ("00", "01", "10")
+    cast = [party.cast(own[0].train.kind, classes).train.y.tolist() for party in own]
+    assert cast == [[0, 1] * 3, [1, 2] * 3]
 
 
 def test_paths_as_clients_are_tested_on_what_they_brought(tmp_path: Path) -> None:

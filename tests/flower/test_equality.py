@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from federation import FEDSTILL, LONG, RUNS, SITES, Federation
+from local_post import local_run
 from smallest import small_method
+from test_messages import sites_of
 
 import fedstill
 from fedstill.core.record import dumps, leaves
@@ -66,6 +68,22 @@ def test_the_deployed_model_is_the_simulated_one(
         (kept,) = (federation.folder / "state-site-b" / "runs").glob(f"same-{name}-*/000002.safetensors")
         own, simulated_own = dict(leaves(fedstill.core.record.load(kept))), dict(leaves(here.clients[1]))
         assert max(float((own[n] - simulated_own[n]).abs().max()) for n in own) <= 1e-6
+
+
+def test_models_of_other_networks_are_examined_as_in_the_simulator(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """FedDF has a student for each network: three sites, three networks, six models of which every site has marks."""
+    plan = {
+        "method": plain(small_method("feddf", distill_steps=2, proxy=64)), "models": ["mlp", "lenet5", "cnn3"],
+        "public": "digits", "rounds": 1, "seed": 4, "active": 1.0,
+    }  # fmt: skip
+    here = [str(sites_data[s]) for s in SITES]
+    simulated = fedstill.run(**{**plan, "data": here}, workers="inline", out=None)
+    (row,) = local_run(sites_of(sites_data, tmp_path), tmp_path / "runs", **{**plan, "model": "auto"})
+    assert row["unexamined_sites"] == []
+    assert "global (as client 1)" in row["models"]
+    assert row["models"].keys() == simulated.rows[0]["models"].keys()
+    for name, scores in simulated.rows[0]["models"].items():
+        assert row["models"][name]["accuracy_per_client"] == pytest.approx(scores["accuracy_per_client"]), name
 
 
 def test_the_command_brings_the_run_home(federation: Federation, tmp_path: Path) -> None:

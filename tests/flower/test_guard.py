@@ -20,13 +20,15 @@ import pytest
 pytest.importorskip("flwr", reason="the deployed form needs the extra fedstill[flower]")
 
 from fedstill.core.errors import UsageError
-from fedstill.flower import audit, guard
+from fedstill.flower import audit, guard, hub
 from fedstill.flower.allowance import allow
 from fedstill.flower.api import requests as api
+from fedstill.flower.api import superlink
 from fedstill.flower.audit import AuditLog
 from fedstill.flower.bundle import app_bundle
 from fedstill.flower.guard import Guard
 from fedstill.flower.keyring import KeyRing
+from fedstill.flower.keys import make_certificates, make_key, read_public
 from fedstill.flower.peer import owner
 from fedstill.flower.tokens import Tokens
 
@@ -195,7 +197,8 @@ def test_a_revoked_key_stays_out_and_a_name_has_one_key(door: Door, tmp_path: Pa
     assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-b"))[0] == 200
     old = {name: api.key_bytes(public) for name, (_, public) in door.keys.items()}
     with pytest.raises(UsageError, match="was revoked"):
-        KeyRing(tmp_path, old)
+        door.ring.allow("site-a", old["site-a"])
+    assert set(KeyRing(tmp_path, old).names.values()) == {"site-b"}
     before = door.signed("site-b")
     door.keys["site-b"] = api.new_keys()
     new = {"name": "site-b", "key": api.key_bytes(door.keys["site-b"][1]).hex()}
@@ -212,6 +215,38 @@ def test_a_site_left_out_of_the_list_is_not_let_in(door: Door, tmp_path: Path) -
     door.guard.keys = KeyRing(tmp_path, only)
     assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-a"))[0] == 401
     assert door.ask("/v1/fleet/pull-messages", b"", door.signed("site-b"))[0] == 200
+
+
+def test_a_hub_whose_list_names_a_revoked_key_says_so_and_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list of site-a and site-b: one line on site-a, whose key is not registered again; site-b is let in."""
+    make_certificates(tmp_path, ["127.0.0.1"])
+    keys = [make_key(tmp_path / name)[1] for name in ("site-a", "site-b")]
+    (tmp_path / "hub").mkdir()
+    ring = KeyRing(tmp_path / "hub", {file.stem: read_public(file) for file in keys})
+    ring.revoke("site-a")
+    registered: list[dict[str, bytes]] = []
+    started: list[Guard] = []
+    for name in ("FEDSTILL_RUNS", "FEDSTILL_PUBLIC", "FEDSTILL_CODE", "FEDSTILL_AUDIT"):
+        monkeypatch.setenv(name, "")  # put back after the test
+    monkeypatch.setattr(hub, "prepare", lambda home: None)
+    monkeypatch.setattr(hub, "_begin", lambda *begin: registered.append(begin[4]))
+    monkeypatch.setattr(superlink, "take_tasks", lambda *_: None)
+    monkeypatch.setattr(superlink, "serve_superlink", lambda words, guarded, *_, **__: started.append(guarded(None)))
+    tls = (tmp_path / name for name in ("server.pem", "server.key", "ca.crt"))
+    hub.hub("127.0.0.1", 1, tmp_path / "hub", *tls, allow=tuple(keys))
+    assert "site site-a: its key was revoked and stays out" in capsys.readouterr().out
+    assert [list(names) for names in registered] == [["site-b"]]
+    assert started[0].keys is not None
+    assert list(started[0].keys.names.values()) == ["site-b"]
+
+
+def test_a_hub_started_without_a_list_keeps_the_keys_that_were_let_in(tmp_path: Path) -> None:
+    """It may start with none at all; what is let in later is there after the next start."""
+    key = api.key_bytes(api.new_keys()[1])
+    KeyRing(tmp_path, {}).allow("site-a", key)
+    assert KeyRing(tmp_path, {}).names == {key: "site-a"}
 
 
 def test_tokens_have_a_role_and_an_end(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

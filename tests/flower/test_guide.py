@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import LONG, RUNS, STARTS, Federation, free_port, waited
+from federation import LONG, RUNS, SITES, STARTS, Federation, free_port, waited
 from test_units import command, yaml
 
 from fedstill.core.record import leaves
@@ -162,6 +162,8 @@ def test_the_services_commands_run(sites_data: dict[str, Path], tmp_path: Path) 
         terminal.type(f"fedstill keys kit site-c --hub {made.address} --ca ca.crt")
         made.run("hub", *here("fedstill-hub.service", "hub"))
         made.until_logged("hub", "hub ready")
+        for site in ("site-a", "site-b", "site-c"):
+            terminal.type(f"fedstill hub --state {tmp_path}/state-hub/hub --allow {site}.pub")
         for site in ("site-a", "site-b"):
             made.run(site, *here("fedstill-site.service", site))
         with tarfile.open(tmp_path / "site-c.tar") as tar:
@@ -219,6 +221,9 @@ def test_the_compose_files_commands_run(sites_data: dict[str, Path], tmp_path: P
             if name == "hub":
                 made.until_logged("hub", "hub ready")
                 (tmp_path / "hub").symlink_to(root / "state" / "hub")
+                keys = [word for site in SITES for word in ("--allow", f"{root}/certs/{site}.pub")]
+                made.run("keys", "hub", "--state", f"{root}/state/hub", *keys, env={**needed, **env})
+                assert made.processes.pop("keys").wait(STARTS) == 0, made.log("keys")
         for name in services:
             if name != "hub":
                 made.until_logged(name, "connected to")

@@ -27,6 +27,7 @@ from fedstill.flower.messages import (
     question,
     readable,
 )
+from fedstill.flower.policy import Policy
 from fedstill.flower.roster import Roster
 from fedstill.flower.site import Site
 
@@ -504,6 +505,46 @@ def test_a_site_that_was_changed_is_not_taken_back(sites_data: dict[str, Path], 
     assert "are not those it enrolled with" in rows[-1]["missing_sites"]["site-b"]
     assert "older than the run" in rows[-1]["missing_sites"]["site-c"]
     assert list(rows[-1]["client_seconds"]) == ["0"]
+
+
+def test_classes_are_counted_without_a_site_that_has_too_few_tests(sites_data: dict[str, Path], tmp_path: Path) -> None:
+    """site-c's policy wants 30 test samples to hide one, and it has 24: the classes' shares are those of the others."""
+    marks: list[Marks] = []
+
+    def marking(name: str) -> Answer:
+        policy = Policy(least_tests=30 if name == "site-c" else 1)
+        site = Site(name, str(sites_data[name]), tmp_path / name, policy=policy)
+
+        def answered(head: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+            said, sent = site.answer(head, body)
+            found = answer(said)
+            if isinstance(found, Marks) and found.total:
+                marks.append(found)
+            return said, sent
+
+        return answered
+
+    (row,) = local_run({name: marking(name) for name in SITES}, tmp_path / "runs", rounds=1, per_class=True)
+    assert [m.site for m in marks] == ["site-a", "site-b"]
+    for name, scores in row["models"].items():
+        counts = [[sum(m.classes[which][c] for m in marks) for c in range(10)] for which in (name, "")]
+        assert sum(counts[1]) == 48
+        assert scores["per_class"] == [hits / there for hits, there in zip(*counts, strict=True)]
+        assert scores["accuracy_per_client"][2] is None
+
+
+def test_a_run_that_lost_its_patience_ends_at_once_when_it_is_deployed_again(
+    sites_data: dict[str, Path], tmp_path: Path
+) -> None:
+    """A rate of 1e-9 teaches nothing: the second round is no better than the first. Nobody is asked the second time."""
+    settings = {"method": {"name": "fedavg", "lr": 1e-9, "epochs": 1}, "rounds": 5, "patience": 1, "clients": 3}
+    rows = local_run(sites_of(sites_data, tmp_path), tmp_path / "runs", **settings)
+    assert len(rows) == 2
+    ended = (tmp_path / "runs" / "r" / "result.json").read_bytes()
+    news: list[Any] = []
+    assert local_run({}, tmp_path / "runs", news, **settings) == rows
+    assert (tmp_path / "runs" / "r" / "result.json").read_bytes() == ended
+    assert "stopped after round 2: no better AMP" in " ".join(item.get("note", "") for item in news)
 
 
 def test_too_few_sites_are_named(sites_data: dict[str, Path], tmp_path: Path) -> None:

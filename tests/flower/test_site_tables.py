@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from smallest import small_method
 
+from fedstill.cli import main
 from fedstill.core.errors import DataError
 from fedstill.data.reading import Reading
 from fedstill.experiment.config import experiment
@@ -57,6 +58,19 @@ def test_what_a_site_tells_of_its_table_can_be_read_before(tmp_path: Path) -> No
     assert "  age: mean 60, deviation 8.16497, 36 values" in lines
     assert "  sex: m, x" in lines
     assert "  classes: no, yes" in lines
+
+
+def test_a_site_says_what_a_column_holds_where_others_take_it_for_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wards 1 and 2 look like numbers at a, m and x do not at b: a says that they are categories."""
+    wards = {"a": A.replace("sex", "ward").replace(",f", ",1").replace(",m", ",2"), "b": B.replace("sex", "ward")}
+    with pytest.raises(DataError, match="site b: column 'ward' holds categories, not so at site a; say which it is"):
+        settle("r", "0" * 32, experiment(PLAN), {n: enrolled(tmp_path, n, text)[1] for n, text in wards.items()})
+    with pytest.raises(SystemExit) as end:
+        main(["site", "--explain", "--data", str(tmp_path / "a.csv"), "--label", "y", "--categorical", "ward"])
+    assert not end.value.code
+    assert "  ward: 1, 2\n" in capsys.readouterr().out
 
 
 def test_large_numbers_are_no_reason_to_be_left_out(tmp_path: Path) -> None:

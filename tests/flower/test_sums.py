@@ -112,6 +112,14 @@ def test_the_deployed_sum_is_the_plain_one_and_no_upload_is_seen(
     assert all(isinstance(body, Masked) for body in bodies)
 
 
+def test_bytes_are_those_of_the_masked_numbers(data: dict[str, Path], tmp_path: Path) -> None:
+    """Four sites: 32 bits for each weight, and a counter. The opened mean, which no site sent, is not counted."""
+    how = {"name": "fedavg", "epochs": 1, "batch": 16, "gather": {"name": "everyone"}}
+    (row,) = Seen(data, tmp_path / "sites").run(tmp_path / "run", method=how, rounds=1)
+    count = sum(weight.numel() for weight in ended(tmp_path / "run").weights.values())
+    assert row["bytes"]["up"] == {"words": 4 * 4 * count, "version": 4 * 8}
+
+
 def test_one_round_is_exact_to_the_quantisation_bound(data: dict[str, Path], tmp_path: Path) -> None:
     """All count alike: the mean is off by half a step (limit 1: 2 · 4/2³²) at most, and by single precision."""
     how = {"name": "fedrad", "lr": 0.01, "epochs": 1, "batch": 16}
@@ -171,6 +179,8 @@ def test_below_the_threshold_the_round_is_given_up_and_nothing_is_told(
     assert sum("the round is given up" in why for why in rows[0]["missing"].values()) >= 2
     told = [asked for asked, _, _ in seen.answers if isinstance(asked, UnmaskAsked) and asked.round == 0]
     assert len(told) == (2 if phase == 3 else 0)
+    arrived = {2: 2, 3: 4}.get(phase, 0)  # vectors whose bytes were received, though nobody sums them
+    assert rows[0]["bytes"]["up"].get("version", 0) == arrived * 8
     assert rows[1]["missing"] == {}
     assert rows[0]["models"]["active"]["amp"] != rows[1]["models"]["active"]["amp"]
 

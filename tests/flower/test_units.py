@@ -66,6 +66,13 @@ def test_systemd_finds_no_fault_in_a_unit(unit: str) -> None:
     assert not re.search(r"Unknown|Failed to parse|Invalid", said), said
 
 
+def test_a_hub_that_starts_again_keeps_the_sites_that_were_let_in(services: dict[str, Any]) -> None:
+    """A list of keys at its start would be all that it lets in: sites that came later would be shut out."""
+    for words in (command("fedstill-hub.service"), shlex.split(services["hub"]["command"])):
+        assert "--cert" in words
+        assert "--allow" not in words
+
+
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
     return dict(yaml.safe_load((DOCS / "compose.yaml").read_text())["services"])
@@ -89,6 +96,7 @@ def test_a_container_runs_as_nobody_in_particular(services: dict[str, Any]) -> N
     recipe = (DOCS.parents[1] / "Dockerfile").read_text(encoding="utf-8")
     assert re.search(r"^USER fedstill$", recipe, re.M)
     assert recipe.index("USER fedstill") < recipe.index("ENTRYPOINT")
+    assert '".[flower,privacy]"' in recipe  # --private and --secure-sums need the second
     for service in services.values():
         assert service["build"] == {"context": "../.."}
         assert service["read_only"]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sqlite3
+import subprocess
 import tarfile
 import time
 import urllib.error
@@ -260,6 +261,20 @@ def test_a_kit_has_one_sites_secrets_and_nobody_elses(tmp_path: Path) -> None:
         script = tar.extractfile(entries["site-a-kit/start.sh"])
         assert script is not None
         assert b"--hub hub.example:9080 --ca ca.crt --key site-a --policy policy.toml" in script.read()
+
+
+def test_a_kit_starts_with_a_table_whose_columns_are_said(tmp_path: Path) -> None:
+    """What follows the data goes to `fedstill site` word by word."""
+    (tmp_path / "ca.crt").write_text("authority")
+    kit, _ = make_kit(tmp_path / "site-a", "hub.example:9080", tmp_path / "ca.crt")
+    with tarfile.open(kit) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (tmp_path / "fedstill").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "fedstill").chmod(0o755)
+    script = ["sh", "site-a-kit/start.sh", "my patients.csv", "--label", "outcome", "--ignore", "hospital"]
+    here = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = subprocess.run(script, cwd=tmp_path, env=here, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-6:] == ["--data", "my patients.csv", "--label", "outcome", "--ignore", "hospital"]
 
 
 def test_a_key_that_others_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

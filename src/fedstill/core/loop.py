@@ -76,7 +76,7 @@ def rounds(
             forms = {k: method.template(env.at(t, k)) for k in downs}
             asked = [replace(r, down=downs[r.client], form=forms[r.client]) for r in replies]
         good, missing = admit(method, here, received(wrappers, here, asked) if wrappers else replies)
-        up: list[Mapping[str, int]] = [sizes(r.upload) for r in replies if r.upload is not None]
+        up: list[Mapping[str, int]] = [r.bytes or sizes(r.upload) for r in replies if r.bytes or r.upload is not None]
         if arrivals is not None:
             flight = (flight or GROUNDED).sent(t, downs, good, missing, replies)
             flight, good, missing, up = flight.landed(t, arrivals)

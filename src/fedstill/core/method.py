@@ -149,6 +149,8 @@ class Reply(Generic[U_co]):
     """An upload of the method's form, for wrappers, which turn theirs into one."""
     late: Late | None = None
     """In asynchronous rounds: how old the model is that the client started from; None: it is the server's own."""
+    bytes: Mapping[str, int] | None = None
+    """Of what came from the client, by field, where that was another record (masked numbers) than `upload`."""
 
 
 MadeFor = Literal[

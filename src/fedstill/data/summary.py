@@ -182,9 +182,11 @@ def common_classes(parties: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
     >>> common_classes([("0", "1"), ("0", "1", "2")]), common_classes([("cat", "dog"), ("ant", "dog")])
     (('0', '1', '2'), ('ant', 'cat', 'dog'))
+
+    A name such as 00 is not how a number is written, and so a text.
     """
     names = {name for party in parties for name in party}
-    if all(name.isdecimal() for name in names):
+    if all(name.isdecimal() and str(int(name)) == name for name in names):
         return tuple(map(str, range(max(map(int, names)) + 1)))
     return tuple(sorted(names))
 

@@ -59,6 +59,9 @@ def hub(
         warn_if_readable(key)
     names = {checked_name("site", file.stem): read_public(file) for file in allow}
     ring = None if insecure else KeyRing(home, names)
+    for name in [name for name, known in names.items() if ring and ring.is_revoked(known)]:
+        print(f"site {name}: its key was revoked and stays out; make a new one (fedstill keys {name})", flush=True)
+        del names[name]
     tokens = Tokens(home)
     audit = AuditLog(home / "audit.jsonl")
     audit.write("hub started", host=host, port=port, sites=sorted(names))

@@ -14,7 +14,7 @@ class KeyRing:
     """The keys in a hub's folder; what changes is written at once."""
 
     def __init__(self, home: Path, allowed: Mapping[str, bytes]) -> None:
-        """Let in exactly the keys of `allowed`, or, where none is named, those let in before."""
+        """Let in exactly the keys of `allowed` that were not revoked, or, where none is named, those let in before."""
         self.file = home / "keys.json"
         with whole(self.file):
             known = json.loads(self.file.read_text()) if self.file.exists() else {"allowed": {}, "revoked": []}
@@ -23,12 +23,13 @@ class KeyRing:
         if allowed:
             self.names = {}
             for name, key in allowed.items():
-                self.allow(name, key)
+                if not self.is_revoked(key):
+                    self.allow(name, key)
         self._write()
 
     def allow(self, name: str, key: bytes) -> None:
         """Let a key in under this name; a name's new key takes the place of its old one, which is revoked."""
-        if key.hex() in self.revoked:
+        if self.is_revoked(key):
             raise UsageError(f"site {name}: this key was revoked; make a new one")
         other = self.names.get(key)
         if other not in (None, name):
@@ -48,6 +49,10 @@ class KeyRing:
             self.revoked.add(key.hex())
             del self.names[key]
         self._write()
+
+    def is_revoked(self, key: bytes) -> bool:
+        """Was this key shut out for good?"""
+        return key.hex() in self.revoked
 
     def signer(self, headers: Mapping[bytes, bytes]) -> str | None:
         """The name of the site that signed a request's headers just now; None where nobody who is let in did."""

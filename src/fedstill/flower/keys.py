@@ -44,7 +44,7 @@ def make_kit(path: Path, hub: str, ca: Path) -> tuple[Path, Path]:
     """Everything that the site `path`.name needs to join a hub, in `path`.tar, and its public key beside it.
 
     The kit holds the site's new private key, the authority's certificate, a policy to be adapted and a script that
-    starts the site with its data.
+    starts the site with its data, and with any other options of `fedstill site`.
     """
     try:
         authority = ca.read_bytes()
@@ -55,8 +55,9 @@ def make_kit(path: Path, hub: str, ca: Path) -> tuple[Path, Path]:
     with tempfile.TemporaryDirectory() as draft:
         private, public = make_key(Path(draft) / name)
         script = (
-            f"#!/bin/sh\n# sh start.sh DATA: this site, with its own data (.npz or image folder)\nexec fedstill site"
-            f' --hub {hub} --ca ca.crt --key {name} --policy policy.toml --state state --data "$1"\n'
+            "#!/bin/sh\n# sh start.sh DATA [--label outcome …]: this site with its data (table, .npz or image folder)\n"
+            f"exec fedstill site --hub {hub} --ca ca.crt --key {name} --policy policy.toml --state state"
+            ' --data "$@"\n'
         )
         files = {"ca.crt": authority, "policy.toml": POLICY.encode(), "start.sh": script.encode()}
         made = io.BytesIO()

@@ -9,6 +9,7 @@ examined). The hub writes `Enrol`, `Task` and `ExamRequest`; a site answers with
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
@@ -17,7 +18,7 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.record import State
 
-FORMAT = 3
+FORMAT = 4
 """Of messages; a site refuses a hub of another one."""
 LARGEST_HEAD = 4 << 20
 """Bytes of a head: a setting with ten thousand classes and as many sites is smaller."""
@@ -266,9 +267,10 @@ class Refusal(_Head):
 
 @record.record
 class Models:
-    """The body of an exam: weights by the models' names."""
+    """The body of an exam: weights by the models' names, and whose network a model has if not the server's."""
 
     weights: Mapping[str, State]
+    architectures: Mapping[str, int] = field(default_factory=dict)
 
 
 SumQuestion = KeysAsked | SharesAsked | UnmaskAsked

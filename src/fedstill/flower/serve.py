@@ -13,7 +13,7 @@ from fedstill.core.loop import Round
 from fedstill.core.record import write
 from fedstill.core.shelf import Shelf
 from fedstill.experiment.config import Experiment, experiment
-from fedstill.experiment.drive import drive, one_thread
+from fedstill.experiment.drive import direction, drive, ended, exhausted, one_thread
 from fedstill.experiment.examine import row_of
 from fedstill.experiment.lock import writing
 from fedstill.experiment.metrics import Scorer
@@ -54,7 +54,7 @@ def serve(
     folder.mkdir(parents=True, exist_ok=True)
     with writing(folder, wait=15), one_thread():  # the one before may be about to end
         setting = _begun(folder)
-        plan = deployable(experiment(settings))
+        plan, stopped = deployable(experiment(settings)), ""
         run_id = _number(folder, plan) if setting is None else setting.run_id
         roster = Roster(post, run, run_id, json.dumps(plan.plain()), signature)  # the very plan that was signed
         if setting is None:
@@ -64,12 +64,14 @@ def serve(
         else:
             setting = _same(folder, setting, plan)
             roster.remembered = _remembered(folder, setting)
-            _returned(roster, setting, wait, tell)
+            stopped = _stopped(RunDir.open(folder), setting.plan)
+            if not stopped:
+                _returned(roster, setting, wait, tell)
         for site, why in roster.refused.items():
             tell({"note": f"{site} {why}"})
         if setting.counted:
             tell({"note": _capped(setting)})
-        return _train(post, roster, setting, folder, public, tell)
+        return _train(post, roster, setting, folder, public, tell, stopped)
 
 
 def _begun(folder: Path) -> Setting | None:
@@ -182,7 +184,17 @@ def _returned(roster: Roster, setting: Setting, wait: float, tell: Tell) -> None
         raise RunError(f"none of the sites came back within {wait:g} s")
 
 
-def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, tell: Tell) -> Result:
+def _stopped(folder: RunDir, plan: Experiment) -> str:
+    """Why a run had no patience left at its last checkpoint; empty where it goes on."""
+    rows = folder.rows()
+    done = folder.latest(len(rows))[0] if plan.patience else None
+    return exhausted(rows[: done.round], plan.patience, direction(plan), plan.method.judged_by) if done else ""
+
+
+def _train(
+    post: Post, roster: Roster, setting: Setting, path: Path, public: str | None, tell: Tell, stopped: str
+) -> Result:
+    """Drive the loop to the run's end; one that was `stopped` before has its result already."""
     plan = setting.plan
     ready = setting.stage(RunDir(path, plan.memory).storage, public_set(plan, public))
     ready.env.build(None, None)  # a model that does not fit the data is named before anything runs
@@ -203,9 +215,12 @@ def _train(post: Post, roster: Roster, setting: Setting, path: Path, public: str
         write(path / "setting.json", setting.text().encode())
         folder = RunDir.create(path, plan.plain(), f"fedstill deploy ({setting.run})")
     teller = Telling(setting, tell)
-    states = Shelf("clients", ready.env.storage)
-    link = FlowerTransport(post, setting, plan.method, states, roster, teller.note, summed(plan))
-    result, _ = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, teller)
+    if stopped:
+        result = ended(Result.of(plan.plain(), folder.rows(), path, stopped), plan, folder, teller)
+    else:
+        states = Shelf("clients", ready.env.storage)
+        link = FlowerTransport(post, setting, plan.method, states, roster, teller.note, summed(plan))
+        result, _ = drive(plan, ready, link, Marking(ready, setting, link), folder, checkpoint, teller)
     _models(result, plan, ready, folder)
     return result
 
@@ -241,10 +256,10 @@ class Marking:
     def scores(self, done: Round) -> dict[str, Any]:
         """Every model's metrics, the sites' own models as `personal`."""
         env = self.env.at(done.number)
-        marks = self.link.examine(env, self.plan.method.models(env, done.server))
+        models = self.plan.method.models(env, done.server)
+        marks = self.link.examine(env, models, self.plan.method.architectures(env, done.server))
         self.absent = [site for k, site in enumerate(self.setting.sites) if k not in marks]
-        names = list(self.plan.method.models(env, done.server))
-        scores = {name: self._scores(marks, name) for name in names}
+        scores = {name: self._scores(marks, name) for name in models}
         if any(m.own is not None for m in marks.values()):
             scores["personal"] = self._scores(marks, "personal")
         return scores
@@ -256,9 +271,9 @@ class Marking:
         local = [shares.get(k) for k in everyone]
         scores = Scorer.of().scores([{"accuracy": share} for share in local], self.setting.tests, {})
         if self.plan.per_class and name != "personal":
-            hits, there = (
-                [sum(c) for c in zip(*(m.classes[n] for m in marks.values()), strict=True)] for n in (name, "")
-            )
+            counts = [m.classes for m in marks.values() if m.total]  # a site without tests has none
+            classes = range(len(self.setting.class_names))
+            hits, there = ([sum(c[n][i] for c in counts) for i in classes] for n in (name, ""))
             scores["per_class"] = [h / n if n else None for h, n in zip(hits, there, strict=True)]
         return scores
 

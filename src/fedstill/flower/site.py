@@ -240,7 +240,8 @@ class Site:
         env = scene.env
         state = States(folder.path).before(asked.round + 1)
         own = None if state is None else scene.method.own(env.at(asked.round, scene.client), method_state(state))
-        modules = {name: env.module(weights) for name, weights in models.weights.items()}
+        whose = models.architectures
+        modules = {name: env.module(weights, whose.get(name)) for name, weights in models.weights.items()}
         if own is not None:
             modules["personal"] = env.module(own, scene.client)
         marks = self._marks(asked, scene, modules, own is not None, list(models.weights))

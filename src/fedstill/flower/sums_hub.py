@@ -65,15 +65,17 @@ class SumRound:
         self.asked: set[int] = set()
         self.members: set[int] = set()
         """Who gave keys: everybody shares secrets with all of these."""
+        self.bytes: dict[int, dict[str, int]] = {}
+        """Of the masked vectors that arrived, by field."""
 
     def replies(self) -> list[Reply[Any]]:
         """The round's replies: the mean for everybody whose vector arrived; for nobody where too few were left."""
         try:
             sums, versions = self.total()
         except FedstillError as error:
-            return given_up(
-                [Reply(k, self.env.sizes[k], None, error=self.wrong.get(k)) for k in self.downs], str(error)
-            )
+            sizes = self.env.sizes
+            lost = [Reply(k, sizes[k], None, error=self.wrong.get(k), bytes=self.bytes.get(k)) for k in self.downs]
+            return given_up(lost, str(error))
         finally:
             self.link.judge(self.wrong, self.asked)
         replies = []
@@ -83,7 +85,8 @@ class SumRound:
             if here and record.field_carrying(type(form), record.Carries.VERSION):
                 form = replaced(form, versions[k], record.Carries.VERSION)
             why = None if here else self.wrong.get(k, "secure sums: lost")
-            replies.append(Reply(k, self.env.sizes[k], form if here else None, error=why))
+            upload = form if here else None
+            replies.append(Reply(k, self.env.sizes[k], upload, error=why, bytes=self.bytes.get(k)))
         return self.sums.opened_sum(self.env, replies, sums)
 
     def total(self) -> tuple[NDArray[np.float64], dict[int, int]]:
@@ -139,7 +142,7 @@ class SumRound:
         if isinstance(head, SharesGiven) and sorted(k for k, _ in head.letters) != sorted(self.members - {head.client}):
             raise FedstillError("refused: not one letter for every other member")
         if isinstance(head, Work):
-            self.masked(body)
+            self.bytes[head.client] = record.sizes(self.masked(body))
         return head, body
 
     def masked(self, body: bytes) -> Masked:

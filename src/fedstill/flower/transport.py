@@ -114,15 +114,16 @@ class FlowerTransport:
         counts = (self.setting.counted or self.setting.sizes)[k]
         return replace(reply, upload=counted_as(reply.upload, counts / self.setting.sizes[k]))
 
-    def examine(self, env: Env, models: Mapping[str, Any]) -> dict[int, Marks]:
+    def examine(self, env: Env, models: Mapping[str, Any], architectures: Mapping[str, int]) -> dict[int, Marks]:
         """Every site's marks for these models, and for its own; sites that do not answer are left out.
 
-        After `quarantine` exams in a row without marks a site is not waited for again.
+        `architectures` names the client whose network a model has where it is not the server's. After `quarantine`
+        exams in a row without marks a site is not waited for again.
         """
         silent = {k for k, times in enumerate(self.unmarked) if times >= self.plan.quarantine}
         everyone = [k for k in range(len(self.setting.sites)) if k not in self.busy | silent]
         questions = {k: ExamRequest(**self.common(env, k)) for k in everyone}
-        bodies: Bodies = [(record.dumps(Models(models)), everyone)]
+        bodies: Bodies = [(record.dumps(Models(models, architectures)), everyone)]
         answers = self.ask(env, questions, bodies, Marks, "evaluate", ENROLMENT)
         marks = {}
         for k, outcome in answers.items():

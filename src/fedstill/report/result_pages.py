@@ -108,7 +108,7 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapp
         ("No undisturbed time", untimed),
     ):
         if rows:
-            lines += ["", f"{words}: {', '.join(rows)}."]
+            lines += ["", f"{words}: {'; '.join(rows)}."]
     return "\n".join(lines)
 
 
