@@ -50,7 +50,7 @@ FIRST_WAVE = {
     "fedkf": "samples, clients, sums, fewer bytes",
     "fedkf-minus": "samples, clients, sums, fewer bytes",
     "fedmd": "samples",
-    "fedmgda-plus": "samples, clients, sums, fewer bytes",
+    "fedmgda-plus": "samples, fewer bytes",
     "fednova": "samples",
     "fedprox": "samples, clients, sums, fewer bytes",
     "fedrad": "clients, sums, fewer bytes",

@@ -203,9 +203,28 @@ def test_a_clip_that_only_the_server_knows_allows_no_slots_on_clients_and_no_bli
 
 def test_shared_noise_needs_as_many_in_the_sum_as_it_counts_on() -> None:
     noisy = {"name": "private-clients", "noise": 1.0, "shared": 0.9}
-    for chain in ([noisy], [noisy, {"name": "secure-sums", "threshold": 0.7}]):
+    for chain in ([noisy], [noisy, {"name": "secure-sums", "threshold": 0.7, "by_samples": False}]):
         with pytest.raises(UsageError, match=r"shared = 0\.9: needs secure-sums with threshold ≥ 0\.9"):
             small_experiment(small_method("fedavg"), wrappers=chain)
+
+
+def test_secure_sums_by_samples_would_let_one_client_move_more_than_its_clip() -> None:
+    noisy = {"name": "private-clients", "noise": 1.0}
+    for sums in ({"name": "secure-sums"}, {"name": "secure-sums", "by_samples": True}):
+        with pytest.raises(UsageError, match="clients must count alike, or one moves the sum by more than its clip"):
+            small_experiment(small_method("fedavg"), wrappers=[noisy, sums])
+    plan = small_experiment(small_method("fedavg"), wrappers=[noisy, {"name": "secure-sums", "by_samples": False}])
+    assert experiment(plan.plain()) == plan
+
+
+def test_samples_and_clients_have_each_their_own_delta() -> None:
+    pytest.importorskip("opacus")
+    both = [
+        {"name": "private-samples", "epsilon": 8.0, "delta": 1e-3},
+        {"name": "private-clients", "epsilon": 4.0, "delta": 1e-5},
+    ]
+    facts = start(small_experiment(small_method("fedavg"), wrappers=both), out=None).rows[-1]["facts"]
+    assert (facts["delta"], facts["delta_clients"]) == (1e-3, 1e-5)
 
 
 def test_the_runs_own_clients_count_whatever_a_plan_said_before() -> None:
@@ -241,6 +260,21 @@ def test_a_server_that_needs_more_than_sums_is_refused_by_what_it_needs() -> Non
     chained = small_method("fedavg", gather={"name": "trimmed-mean"})
     with pytest.raises(UsageError, match="the gather looks at single uploads"):
         small_experiment(chained, wrappers=[{"name": "secure-sums"}])
+
+
+def test_sums_that_would_be_read_wrongly_are_refused() -> None:
+    """Who is new counts with all its weights, who is known with their change: a mean of both is neither."""
+    seen = small_method("fedavg", gather={"name": "remember", "start": "seen"})
+    with pytest.raises(UsageError, match="start = seen: from sums nobody can tell who is new"):
+        small_experiment(seen, wrappers=[{"name": "secure-sums"}])
+    with pytest.raises(UsageError, match="the server of this method needs every client's own upload"):
+        secure("fedmgda-plus")
+
+
+def test_fedrads_sums_count_as_its_mean_does() -> None:
+    for weighting in ("mean", "samples"):
+        plan = small_experiment(small_method("fedrad", weighting=weighting), wrappers=[{"name": "secure-sums"}])
+        assert plan.wrappers[0].by_samples is (weighting == "samples")
 
 
 def secure(method: str = "fedavg", **settings: Any) -> Any:

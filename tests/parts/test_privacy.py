@@ -147,6 +147,21 @@ def test_the_busiest_client_spends_its_epsilon_and_nobody_more() -> None:
     assert spent.keys() == {str(k) for k in result.rows[-1]["active"]}
 
 
+def test_a_reply_that_is_refused_has_spent_as_much() -> None:
+    """Client 1 sends numbers that are not finite: its turn was taken, and whoever listened heard it."""
+    plan = small_experiment(
+        small_method("fedavg"),
+        active=1.0,
+        wrappers=[{"name": "private-samples", "epsilon": 8.0}],
+        attack={"name": "scaled", "scale": 1e40},
+        malicious=[1],
+    )
+    row = start(plan, out=None).rows[0]
+    assert "refused" in row["missing"]["1"]
+    assert set(row["facts"]["epsilon_spent"]) == {str(k) for k in row["active"]}
+    assert row["facts"]["epsilon_spent"]["1"] > 0
+
+
 @pytest.mark.parametrize("workers", ["inline", "2"])
 def test_a_client_whose_budget_is_spent_takes_no_more_turns(workers: str) -> None:
     """ε is planned for one turn: in the second round all are left out by name, and the model stays as it was."""

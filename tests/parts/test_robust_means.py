@@ -7,11 +7,12 @@ import torch
 from smallest import small_experiment
 from torch import tensor
 
+from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.data.kinds import Image
 from fedstill.experiment.run import start
 from fedstill.methods import FedAvg
-from fedstill.parts.gather import Chain, Gather, Update, average
+from fedstill.parts.gather import Chain, Gather, Remember, Update, average
 from fedstill.parts.robust import Krum, TrimmedMean
 from fedstill.parts.robust_means import Bucketing, GeometricMedian, Median, NearestNeighbourMixing
 
@@ -97,6 +98,12 @@ RULES = [
     Chain((NearestNeighbourMixing(), Krum())),
     Chain((Bucketing(), TrimmedMean(tolerate=0.4))),
 ]
+
+
+def test_buckets_are_nobodys_and_cannot_be_remembered() -> None:
+    with pytest.raises(UsageError, match="remember after bucketing would hold buckets, not clients; put it before"):
+        small_experiment(FedAvg(gather=Chain((Bucketing(), Remember()))))
+    assert small_experiment(FedAvg(gather=Chain((Remember(), Bucketing()))))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["median", "geometric", "mixing", "bucketing"])

@@ -15,6 +15,7 @@ from fedstill.report.digest import digest, series_of
 from fedstill.report.plain import story
 from fedstill.report.privacy import coverage, show_audit
 from fedstill.report.privacy_page import section_of
+from fedstill.report.sections import leaves
 
 INTERVAL = {"value": 0.5, "low": 0.25, "high": 0.75}
 AUDIT = {
@@ -41,6 +42,32 @@ def test_the_page_has_every_clients_epsilon_and_what_an_audit_found(tmp_path: Pa
     assert "0: 0.9, 1: 0.75</td><td>0.9</td><td>1e-05</td>" in shown, "then the largest, then δ"
     assert "epsilon_samples = 1, delta = 0.001" in shown
     assert "0.500 (0.250 to 0.750)" in shown
+
+
+def test_samples_and_sites_are_told_apart_each_with_its_delta(tmp_path: Path) -> None:
+    RunDir(tmp_path).write("partition.json", {"client_names": ["North", "South"]})
+    told = {"epsilon_spent": {"0": 7.5, "1": 6.0}, "delta": 1e-3, "epsilon_clients": 3.5, "delta_clients": 1e-5}
+    row = {**rounds(told)[0], "active": [0, 1], "bytes": {"up": {"weights": 2000}}}
+    row |= {"models": {"active": {"amp": 0.8, "accuracy_per_client": [0.9, 0.7]}}}
+    result = Result({"method": {"name": "fedavg"}, "data": "d", "clients": 2}, [row], tmp_path)
+    shown = section_of([result])
+    assert "North: 7.5, South: 6</td><td>7.5</td><td>0.001</td>" in shown
+    assert "all: 3.5</td><td>3.5</td><td>1e-05</td>" in shown
+    opening = story(series_of([result]))
+    assert (
+        "any one sample: at most ε = 7.5 at δ = 0.001 was spent, at North; and any one site: at most ε = 3.5" in opening
+    )
+    assert "at δ = 1e-05 was spent; the smaller ε" in opening
+
+
+def test_a_run_with_noise_lends_none_to_one_without(tmp_path: Path) -> None:
+    private = {"name": "private-samples", "epsilon": 8.0, "delta": 1e-5}
+    plans = [{"method": {"name": "fedavg"}, "data": "d", "clients": 1, "wrappers": w} for w in ([], [private])]
+    row = {**rounds({})[0], "active": [0], "bytes": {"up": {"weights": 10}, "down": {}}}
+    row |= {"models": {"active": {"amp": 0.8, "accuracy_per_client": [0.8]}}}
+    page = leaves(digest(series_of([Result(plan, [row], tmp_path) for plan in plans])))
+    assert page.count("model weights") == 2
+    assert page.count("covered: (ε ≤ 8") == 1
 
 
 def test_the_opening_names_the_site_that_spent_most(tmp_path: Path) -> None:
@@ -104,5 +131,5 @@ def test_what_left_is_told_with_what_was_done_to_it(tmp_path: Path) -> None:
     )
     runs = CliRunner().invoke(app, [*words.split(), "--compress", "quantise,width=4", "--set", "epochs=1", "--json"])
     result = Result.read(Path(json.loads(runs.output)["run_dir"]))
-    assert digest(series_of([result]))["leaves"]["fedavg"]["codes"].endswith("4 bits a weight")
+    assert digest(series_of([result]))["groups"][0]["leaves"]["codes"].endswith("4 bits a weight")
     assert result.experiment["wrappers"] == [{"name": "quantise", "width": 4}]

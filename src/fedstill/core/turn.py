@@ -11,7 +11,7 @@ The simulator's transports and the sites of a deployed run all call `turn`, so t
 """
 
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -78,8 +78,12 @@ class Wrapper(Value, ABC):
         """The wrapper as it is where every party has a machine of its own; `UsageError` where it cannot be."""
         return self
 
-    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
-        """What to report of a round; `states` are those of its clients after it, where they are known here."""
+    def facts(self, env: Env, states: Mapping[int, Any], heard: Collection[int]) -> Mapping[str, Any]:
+        """What to report of a round.
+
+        `states` are those of all its clients after it, where they are known here; `heard` are the clients whose replies
+        were used.
+        """
         return {}
 
     def around(self, method: AnyMethod, turn: Turn) -> Turn:

@@ -120,7 +120,7 @@ def promised(folder: RunDir) -> dict[str, Any]:
     promises: dict[str, Any] = {}
     for row in folder.rows():
         spent |= row["facts"].get("epsilon_spent", {})
-        promises |= {k: row["facts"][k] for k in ("epsilon_clients", "delta") if k in row["facts"]}
+        promises |= {k: row["facts"][k] for k in ("epsilon_clients", "delta_clients", "delta") if k in row["facts"]}
     return {**promises, **({"epsilon_samples": max(spent.values())} if spent else {})}
 
 

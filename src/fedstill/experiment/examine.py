@@ -34,9 +34,10 @@ class Examiner:
     def row(self, done: Round) -> dict[str, Any]:
         """Everything about a round, as plain numbers, text and lists."""
         row = row_of(self.plan, self.env, done, self.scores, self.counts)
-        states = {reply.client: done.states.get(reply.client) for reply in done.replies if self.plan.wrappers}
+        heard = [reply.client for reply in done.replies]
+        states = {client: done.states.get(client) for client in (*heard, *done.missing) if self.plan.wrappers}
         for wrapper in self.plan.wrappers:
-            row["facts"].update(wrapper.facts(self.env.at(done.number), states))
+            row["facts"].update(wrapper.facts(self.env.at(done.number), states, heard))
         return row
 
     def scores(self, done: Round) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class FedMGDAPlus(FedAvg):
     """
 
     paper = "Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022"
+    server_sums = None  # type: ignore[assignment] # λ looks at every client's own step
     epsilon: float = setting(0.1, ge=0, le=1, doc="how far λ may be from the clients' shares of samples (ε)")
     server_lr: float = setting(1.0, gt=0, doc="step size of the server (η)")
 

@@ -40,7 +40,6 @@ class FedRAD(Averaging):
     paper = "Tang et al., FedRAD: Heterogeneous Federated Learning via Relational Adaptive Distillation, Sensors 2023"
     made_for = ("labels differ much from client to client", "few clients are active in a round")
     private_learners = 2
-    server_sums = "plain"
     late_replies = True
     epochs: int = setting(5, ge=1, doc="local epochs in a round (E)")
     batch: int = setting(128, ge=1, doc="batch size (B)")
@@ -70,6 +69,11 @@ class FedRAD(Averaging):
         super().__post_init__()
         if self.alpha_min > self.alpha0:
             raise UsageError(f"alpha_min = {self.alpha_min}: must be ≤ alpha0 = {self.alpha0}")
+
+    @property
+    def server_sums(self) -> Literal["samples", "plain"]:  # type: ignore[override]
+        """As `weighting` says."""
+        return "samples" if self.weighting == "samples" else "plain"
 
     def init_client(self, env: Env) -> Local:
         """The client's own w_i (line 1), or none yet: then it starts as the first w_g that arrives."""

@@ -10,7 +10,7 @@ private.
 import hashlib
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -76,7 +76,9 @@ class PrivateClients(Wrapper):
         return not_sums(method, upload)
 
     def beside(self, chain: Sequence[Wrapper]) -> str | None:
-        """Shared noise adds up under secure sums alone, and only if as many are certain to be summed."""
+        """Secure sums must count all clients alike; shared noise adds up only if as many are certain to be summed."""
+        if any(w.by_samples is not False for w in chain if isinstance(w, SecureSums)):
+            return "clients must count alike, or one moves the sum by more than its clip; set by_samples = false"
         if not self.shared:
             return None
         if self.quantile is not None:
@@ -208,9 +210,9 @@ class PrivateClients(Wrapper):
             key = key_of(env.seed, "private clients", digest, env.round, env.client)
         return gaussian(stream_of(key, purpose), std, count, not self.keyed)
 
-    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
+    def facts(self, env: Env, states: Mapping[int, Any], heard: Collection[int]) -> Mapping[str, Any]:
         """ε that the run has cost every client so far, at δ."""
-        return {"epsilon_clients": self.spent(env.round + 1), "delta": self.delta}
+        return {"epsilon_clients": self.spent(env.round + 1), "delta_clients": self.delta}
 
 
 def shortened(step: Tensor, clip: float) -> Tensor:

@@ -63,6 +63,8 @@ class Gather(Value, ABC):
     """What a field of an upload must carry for the gather to work on it; nothing: any upload will do."""
     late_replies: ClassVar[bool] = False
     """True where replies need not all have started from the same model, as in asynchronous rounds."""
+    merges: ClassVar[bool] = False
+    """True where one reply is passed on for several clients."""
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
         """Why the gather cannot serve this method, if so."""
@@ -272,7 +274,10 @@ class Chain(Gather):
             raise UsageError("gathers = (): a chain needs at least one")
 
     def misfit(self, method: Method[Any, Any, Any, Any]) -> str | None:
-        """The first member's objection."""
+        """The first member's objection; and nobody can be remembered whose reply was merged with others."""
+        for place, member in enumerate(self.gathers):
+            if isinstance(member, Remember) and any(before.merges for before in self.gathers[:place]):
+                return "remember after bucketing would hold buckets, not clients; put it before"
         return next((wrong for g in self.gathers if (wrong := g.misfit(method))), None)
 
     def init(self, env: Env, weights: State | None) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ anybody makes of it later; what it reads off its samples in another way is not, 
 import hashlib
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -152,8 +152,8 @@ class PrivateSamples(Wrapper):
 
         return private
 
-    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
-        """ε that each client of the round has spent so far, at δ."""
+    def facts(self, env: Env, states: Mapping[int, Any], heard: Collection[int]) -> Mapping[str, Any]:
+        """ε that each client of the round has spent so far, at δ; a reply that was refused has cost it as much."""
         budgets = {client: budget_of(state) for client, state in states.items()}
         spent = {str(client): budget.epsilon for client, budget in budgets.items() if budget}
         return {"epsilon_spent": spent, "delta": self.delta}

@@ -88,6 +88,7 @@ class Bucketing(Gather):
     """
 
     reads = (Carries.WEIGHTS,)
+    merges = True
     size: int = setting(2, ge=1, doc="replies in a bucket (s)")
 
     def gather(self, env: Env, state: Any, replies: Sequence[Reply[Any]]) -> tuple[Any, list[Reply[Any]]]:

@@ -7,7 +7,7 @@ machines, with clients that are lost in any phase. Deployed, the hub and the sit
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -194,12 +194,12 @@ class SecureSums(Wrapper):
         """How much a client counts in the sum, at most 1."""
         return env.sizes[client] / max(env.sizes) if self.by_samples else 1.0
 
-    def facts(self, env: Env, states: Mapping[int, Any]) -> Mapping[str, Any]:
+    def facts(self, env: Env, states: Mapping[int, Any], heard: Collection[int]) -> Mapping[str, Any]:
         """How far the mean can be from the exact one: half a step for each client, over their weights."""
-        weights = sum(self.weight(env, client) for client in states)
+        weights = sum(self.weight(env, client) for client in heard)
         if not weights:
             return {}
-        return {"sum_error": len(states) * self.scale.step / 2 / weights}
+        return {"sum_error": len(heard) * self.scale.step / 2 / weights}
 
 
 def given_up(replies: Sequence[Reply[Any]], why: str) -> list[Reply[Any]]:

@@ -35,7 +35,9 @@ def not_sums(method: AnyMethod, upload: type) -> str | None:
     if method.server_sums == "plain":
         return "clients of this method count alike, in a gather by samples; must be gather = everyone"
     if isinstance(gather, Remember) and gather.slots == "client":
-        return None
+        if gather.start == "initial":
+            return None
+        return "start = seen: from sums nobody can tell who is new; set gather={name='remember', start='initial'}"
     return "the gather looks at single uploads; must be everyone, or remember with slots = client"
 
 

@@ -84,13 +84,11 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
             "label": names[chapter, members],
             "method": runs[members[0]][1].experiment["method"]["name"],
             "runs": [runs[r][0] for r in members],
+            "leaves": left_clients(runs[members[0]][1].experiment),
         }
         for chapter, members in keys
     ]
     digests = [_run(result, shared) for _, result in runs.values()]
-    carried: dict[str, dict[str, str]] = {}
-    for _, result in runs.values():
-        carried.setdefault(result.experiment["method"]["name"], {}).update(left_clients(result.experiment))
     whole: dict[str, Any] = finite(
         {
             "metrics": [metric.plain() for metric in tables.metrics_of(r for _, r in runs.values())],
@@ -98,7 +96,6 @@ def digest(series: Sequence[Series]) -> dict[str, Any]:
             "series": entries,
             "groups": groups,
             "runs": digests,
-            "leaves": carried,
             "partitions": shared.items["partition"],
             "versions": shared.items["versions"],
         }

@@ -115,7 +115,7 @@ def _privacy(result: Result) -> str:
     if known:
         names = dict(enumerate(result.client_names))
         rows = [
-            ("all clients" if k == "all" else names.get(int(k), k), f"{epsilon:.4g}", f"{known[-1].delta:g}")
+            ("all clients" if k == "all" else names.get(int(k), k), f"{epsilon:.4g}", f"{known[-1].delta[k]:g}")
             for k, epsilon in known[-1].epsilon.items()
         ]
         text = _table(("client", "ε spent", "δ"), rows)

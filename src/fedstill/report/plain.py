@@ -94,13 +94,16 @@ def _privacy(run: Result) -> str:
     if not rounds:
         return "No noise was added, so there is no guarantee of what cannot be read off it."
     last = rounds[-1]
-    most = max(last.epsilon, key=lambda client: last.epsilon[client])
-    whom = "any one site" if most == "all" else "any one sample"
-    where = f", at {run.client_names[int(most)]}" if most.isdigit() and int(most) < len(run.client_names) else ""
-    return (
-        f"The noise in it hides {whom}: at most ε = {last.epsilon[most]:.3g} at δ = {last.delta:g} was spent{where}; "
-        "the smaller ε, the less can be told."
-    )
+    hidden = {"any one sample": [client for client in last.epsilon if client != "all"], "any one site": ["all"]}
+    promises = []
+    for whom, clients in hidden.items():
+        known = {client: last.epsilon[client] for client in clients if client in last.epsilon}
+        if known:
+            most = max(known, key=lambda client: known[client])
+            named = most.isdigit() and int(most) < len(run.client_names)
+            where = f", at {run.client_names[int(most)]}" if named else ""
+            promises.append(f"{whom}: at most ε = {known[most]:.3g} at δ = {last.delta[most]:g} was spent{where}")
+    return f"The noise in it hides {'; and '.join(promises)}; the smaller ε, the less can be told."
 
 
 def _rounds(run: Result) -> str:

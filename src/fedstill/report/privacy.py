@@ -61,26 +61,28 @@ def left_clients(plan: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Spent:
-    """Privacy that was spent up to a round: ε of every client (or of `all`), at δ."""
+    """Privacy that was spent up to a round: ε and δ by client, for its samples; `all`: for each client as a whole."""
 
     round: int
     epsilon: Mapping[str, float]
-    delta: float
+    delta: Mapping[str, float]
 
 
 def spent(rows: Sequence[Mapping[str, Any]]) -> list[Spent]:
     """Privacy spent, round by round, from a run's lines; empty where none was promised."""
     known: dict[str, float] = {}
-    delta, rounds = 0.0, []
+    deltas: dict[str, float] = {}
+    rounds = []
     for row in rows:
         facts = row.get("facts", {})
         known |= facts.get("epsilon_spent", {})
         if "epsilon_clients" in facts:
             known["all"] = facts["epsilon_clients"]
-        delta = facts.get("delta", delta)
+            deltas["all"] = facts.get("delta_clients", facts.get("delta", 0.0))  # older runs had one name for both
+        deltas |= dict.fromkeys(facts.get("epsilon_spent", {}), facts.get("delta", 0.0))
         if known:
             order = sorted(known, key=lambda client: (not client.isdigit(), int(client) if client.isdigit() else 0))
-            rounds.append(Spent(row["round"], {client: known[client] for client in order}, delta))
+            rounds.append(Spent(row["round"], {k: known[k] for k in order}, {k: deltas[k] for k in order}))
     return rounds
 
 

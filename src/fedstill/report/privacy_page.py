@@ -45,9 +45,14 @@ def _spent(result: Result) -> list[str]:
     """A row for some of the rounds, with every client's ε up to then."""
     rows = []
     for now in spent(result.rows):
-        epsilons = ", ".join(f"{_client(result, client)}: {epsilon:.3g}" for client, epsilon in now.epsilon.items())
-        largest, delta = f"{max(now.epsilon.values()):.3g}", f"{now.delta:g}" if now.delta else ""
-        rows.append(_name(result) + cell(str(now.round)) + cell(escape(epsilons), "left") + cell(largest) + cell(delta))
+        for whole in (False, True):  # samples, and clients as wholes
+            epsilons = {client: epsilon for client, epsilon in now.epsilon.items() if (client == "all") == whole}
+            if not epsilons:
+                continue
+            delta = now.delta[next(iter(epsilons))]
+            each = ", ".join(f"{_client(result, client)}: {epsilon:.3g}" for client, epsilon in epsilons.items())
+            numbers = cell(f"{max(epsilons.values()):.3g}") + cell(f"{delta:g}" if delta else "")
+            rows.append(_name(result) + cell(str(now.round)) + cell(escape(each), "left") + numbers)
     every = max(1, -(-len(rows) // SHOWN))
     return [f"<tr>{row}</tr>" for row in rows[::-1][::every][::-1]]
 

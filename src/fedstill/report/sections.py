@@ -163,13 +163,13 @@ def leaves(data: Mapping[str, Any]) -> str:
             for name in dict.fromkeys(n for run in runs for n in run["fields"][way]):
                 total = fmean(run["fields"][way].get(name, 0) for run in runs)
                 each = fmean(run["fields"][way].get(name, 0) / max(1, run[turns]) for run in runs)
-                carries = data["leaves"].get(group["method"], {}).get(name, "not declared") if way == "up" else ""
+                carries = group["leaves"].get(name, "not declared") if way == "up" else ""
                 where = f' <span class="spread">{escape(chapter)}</span>' if chapter else ""
                 texts = [words, f"<code>{escape(name)}</code>", escape(carries)]
                 cells = cell(escape(group["method"]) + where, "name") + "".join(cell(text, "left") for text in texts)
                 cells += cell(size(each)) + cell(size(total))
                 row = f'<tr data-way="{way}" data-field="{escape(name)}">{cells}</tr>'
-                rows.setdefault((group["method"], chapter, way, name, round(each)), row)
+                rows.setdefault((group["method"], chapter, way, name, carries, round(each)), row)
     head = ["method", "direction", "field", "carries", "bytes a client and round", "in a whole run"]
     about = (
         "Field by field, as the method declares it and as the runs' ledger counted it. Whatever is not listed stayed "
