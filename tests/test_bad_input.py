@@ -31,6 +31,8 @@ RUN: list[tuple[str, str]] = [
     ("fedavg --set learning_rate=1", "unknown setting of FedAvg 'learning_rate'"),
     ("fedavg --partition dirichlet --set partition.beta=1", "unknown setting of Dirichlet 'beta'"),
     ("fedavg --set optimizer=sdg", "optimizer = 'sdg': must be one of"),
+    ("fedavg --set clients.few=2", "--set 'clients.few=2': clients = 4 has no settings of its own"),
+    ("fedavg --private epsilon=8,delta=1e-5 --set wrappers.clip=2", "--set 'wrappers.clip=2': wrappers = [{'name': "),
     ("fedkf --set profile=author", "profile = 'author': must be one of"),
     ("fedkf --set generator=gan", "gan"),
     ("fedavg --device tpu", "'tpu' is not one of 'auto', 'cpu', 'cuda', 'mps'"),

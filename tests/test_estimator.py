@@ -54,3 +54,12 @@ def test_settings_reach_the_experiment_and_wrong_ones_are_refused(iris: tuple[An
     assert kept.result_.experiment["metric"] == "macro-f1"
     with pytest.raises(FedstillError, match="rounds = 0"):
         fs.FederatedClassifier(rounds=0, clients=2).fit(x, y)
+
+
+def test_images_without_a_channel_are_predicted_as_they_were_learnt() -> None:
+    """Dark and bright images, N×H×W: the answers are those of the model, which takes N×1×H×W."""
+    y = np.arange(40) % 2
+    x = np.random.default_rng(1).uniform(0, 0.4, (40, 8, 8)) + y[:, None, None] / 2
+    model = fs.FederatedClassifier(fs.FedAvg(lr=0.1), model="resnet8-slim", **SMALL).fit(x, y)
+    assert (model.predict(x) == model.model_.predict(x[:, None])).all()
+    assert model.score(x, y) == 1

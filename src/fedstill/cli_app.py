@@ -88,6 +88,8 @@ def apply_settings(plan: dict[str, Any], settings: list[str]) -> None:
         here = plan
         for step in path[:-1]:
             inner = here.get(step)
+            if not isinstance(inner, str | dict | None):
+                raise UsageError(f"--set {pair!r}: {step} = {inner} has no settings of its own; set {step} as a whole")
             here[step] = {"name": inner} if isinstance(inner, str) else dict(inner or {})
             here = here[step]
         here[path[-1]] = _inline_table(value)

@@ -120,7 +120,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, allow_nd=True, reset=False)  # noqa: N806
         self.model_.eval()
         with torch.no_grad():
-            parts = [self.model_(part) for part in torch.split(torch.from_numpy(_stored(X)), CHUNK)]
+            parts = [self.model_(part) for part in torch.split(self.model_.raw(_stored(X)), CHUNK)]
         shares: NDArray[np.float64] = torch.softmax(torch.cat(parts).double(), -1).numpy()
         return shares
 

@@ -33,8 +33,8 @@ from fedstill.experiment.shorthand import wrapped
 SHOWN = {"samples": 240, "clients": 2, "active": 2, "rounds": 3, "alpha": 1.0, "local_test": 0.5}
 
 
-def audited(folder: Path, method: Any, private: str | None = None, shadows: int = 0) -> dict[str, Any]:
-    start(small_experiment(method, **SHOWN, wrappers=wrapped(private)), out=folder, name="run")
+def audited(folder: Path, method: Any, private: str | None = None, shadows: int = 0, **settings: Any) -> dict[str, Any]:
+    start(small_experiment(method, **SHOWN, wrappers=wrapped(private), **settings), out=folder, name="run")
     return audit(folder / "run", shadows)
 
 
@@ -91,6 +91,37 @@ def test_a_discriminator_that_knows_its_samples_gives_them_away(tmp_path: Path) 
     own, _ = own_others(scene, 0)
     duel = each.method.duel(each.env, each.upload.weights, each.upload.discriminator).eval()  # type: ignore[attr-defined]
     assert np.allclose(score(own), duel(own.inputs())[1].detach().numpy())
+
+
+def test_every_model_is_attacked_in_its_own_network(tmp_path: Path) -> None:
+    """FedDF has a student and an average for each of two networks, and the last of them is made again by shadows."""
+    method = small_method("feddf", distill_steps=1)
+    found = audited(tmp_path, method, shadows=2, models="mlp,resnet8-slim")
+    targets = [row["target"] for row in found["membership"]]
+    models = [f"model {name}{whose}" for name in ("global", "average") for whose in ("", " (as client 1)")]
+    assert targets == [*models, "upload of model weights", "model average (as client 1)"]
+
+
+def test_where_only_a_head_leaves_no_model_and_no_step_are_attacked(tmp_path: Path) -> None:
+    found = audited(tmp_path, small_method("lg-fedavg"), model="mlp")
+    assert found["membership"] == []
+    assert found["reconstruction"] == {"skipped": "only a part of the model leaves the clients of this method"}
+    assert found["label_shares"]["clients"] == 2
+
+
+def test_what_comes_down_of_another_network_tells_nothing_of_a_step(tmp_path: Path) -> None:
+    """The server's network is that of client 1, so the step of client 0 is not seen; its whole model is."""
+    found = audited(tmp_path, small_method("dense"), models="mlp,resnet8-slim", server_model="resnet8-slim")
+    assert "of another network" in found["reconstruction"]["skipped"]
+    assert found["label_shares"]["clients"] == 1
+    assert [row["members"] for row in found["membership"] if row["target"] == "upload of model weights"] == [120]
+
+
+def test_a_generator_of_features_makes_no_samples_to_compare_with(tmp_path: Path) -> None:
+    found = audited(tmp_path, small_method("dafkd", local_steps=1, generator="features"))
+    targets = {row["target"] for row in found["membership"]}
+    assert "upload of a domain discriminator" in targets
+    assert "upload of a generator of local data" not in targets
 
 
 def test_what_the_server_does_not_see_is_not_attacked(tmp_path: Path) -> None:

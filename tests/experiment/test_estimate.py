@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from fedstill.core.loop import admit
 from fedstill.experiment import estimate
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.estimate import Costs
+from fedstill.parts.gather import Update
 
 PLAN = {"method": {"name": "fedtkd", "batch": 64, "epochs": 1}, "data": "digits", "public": 0.1, "evaluate_every": 5}
 
@@ -68,3 +70,29 @@ def test_a_small_probe_of_the_public_set_stands_for_the_whole(monkeypatch: pytes
     plan = experiment({**PLAN, "public": 0.5, "clients": 4, "model": "mlp"})
     assert estimate.round_seconds(plan) > 0
     assert seen == [128, 256]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": {"name": "fedavg"}, "model": "mlp", "wrappers": ["quantise"]},
+        {"method": {"name": "feddf", "distill_steps": 1}, "models": ["mlp", "resnet8-slim"]},
+    ],
+    ids=["compressed", "two networks"],
+)
+def test_the_probe_s_server_gets_what_a_round_s_would(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened uploads, one of each of four clients, in its own network; none of them is refused."""
+    admitted: list[int] = []
+
+    def watched(*given: Any) -> Any:
+        good, missing = admit(*given)
+        assert not missing
+        assert all(isinstance(reply.upload, Update) for reply in good)
+        admitted.append(len(good))
+        return good, missing
+
+    monkeypatch.setattr(estimate, "admit", watched)
+    monkeypatch.setattr(estimate, "_known", {})
+    plan = {"data": "digits", "samples": 300, "clients": 4, "active": 1.0, **change}
+    assert estimate.round_seconds(experiment(plan)) > 0
+    assert set(admitted) == {4}

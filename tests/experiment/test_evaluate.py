@@ -10,6 +10,7 @@ from fedstill.data.portions import Portions
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.measures import Answers, accuracies, accuracy
 from fedstill.experiment.metrics import Scorer
+from fedstill.experiment.run import start
 from fedstill.experiment.stage import stage
 
 
@@ -90,3 +91,12 @@ def test_accuracies_of_many_groups_at_once_are_those_of_each() -> None:
     right = torch.tensor(hits).float()
     answers = Answers(labels, torch.stack([right, 1 - right], 1))
     assert accuracies(answers, groups) == [accuracy(answers[group]) for group in groups]
+
+
+def test_what_clients_send_is_examined_in_the_network_it_is_of() -> None:
+    """FML's clients send copies of the server's network; at such a rate they come back as they were."""
+    plan = small_experiment(
+        small_method("fml", lr=1e-12), models="mlp,resnet8-slim", rounds=1, active=1.0, per_class=True
+    )
+    scores = start(plan, out=None).rows[0]["models"]["active"]
+    assert scores["per_class_after_training"] == [scores["per_class"]] * 6

@@ -107,6 +107,11 @@ def test_what_cannot_be_a_grid(grids: list[str], word: str) -> None:
         sweep.axes(grids)
 
 
+def test_commas_in_nested_brackets_and_quotes_part_nothing() -> None:
+    chain = "[{name='private-clients',epsilon=4},{name='secure-sums'}]"
+    assert sweep.axes([f"wrappers=[],{chain}", "note='a,b',c"]) == {"wrappers": ["[]", chain], "note": ["'a,b'", "c"]}
+
+
 def test_a_wrong_value_names_its_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("fedavg", "--grid", "lr=0.1,-1", *WORDS, "--out", str(tmp_path)) == 2
     assert "fedstill: lr=-1: lr = -1.0: must be > 0" in capsys.readouterr().err

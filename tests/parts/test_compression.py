@@ -120,3 +120,10 @@ def test_methods_that_send_more_than_weights_are_refused_by_what_they_send() -> 
         small_experiment(small_method("fedavg"), wrappers=wrapped(compress="top-k", secure_sums=True))
     with pytest.raises(UsageError, match=r"--compress 'share=1': must begin with a name"):
         wrapped(compress="share=1")
+
+
+def test_a_difference_from_another_network_is_refused() -> None:
+    """DENSE sends its student down, and clients with other networks start from their own models."""
+    plan = small_experiment(small_method("dense"), models="mlp,resnet8-slim", wrappers=wrapped(compress="quantise"))
+    with pytest.raises(UsageError, match="models: the weights that came down are of another network"):
+        start(plan, out=None)

@@ -34,9 +34,17 @@ def test_public_data_and_different_networks_decide() -> None:
     found = named(Situation(share=("statistics", "logits"), public=False, different=True))
     assert "fedproto" in found
     assert "fedtkd" not in found
-    assert all(not methods[name].one_architecture for name in found)
+    assert all(not methods[name]().one_architecture for name in found)
     assert refusal(methods["fedavg"], Situation(different=True)) == "needs one network for all"
     assert refusal(methods["fedtkd"], Situation(share=("logits",))) == "needs public data"
+
+
+def test_whether_networks_may_differ_is_asked_of_the_default_settings() -> None:
+    """FedDistill+ averages weights unless it is told otherwise, and the command proposed does not tell it."""
+    wide = ("weights", "statistics")
+    assert "feddistill-plus" not in named(Situation(wide, different=True))
+    (plus,) = [one for one in advise(Situation(wide), NOWHERE, count=100) if one.method == "feddistill-plus"]
+    assert plus.why[-1] == "needs no public data; one network for all"
 
 
 def test_a_guarantee_for_samples_leaves_out_what_it_does_not_cover() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedstill.core import record, rng
 from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.loop import rounds
-from fedstill.core.record import Carries
+from fedstill.core.record import Carries, State
 from fedstill.core.shelf import Storage, reopen
 from fedstill.core.turn import Party, turn
 from fedstill.core.value import by_field
@@ -24,6 +24,7 @@ from fedstill.data.samples import Samples
 from fedstill.experiment.audit_targets import READERS, ObservedTurn, by_odds, carried_by
 from fedstill.experiment.config import Experiment, experiment, given_as_objects
 from fedstill.experiment.drive import one_thread
+from fedstill.experiment.examine import sent_model
 from fedstill.experiment.inference import (
     Scores,
     auc,
@@ -38,6 +39,7 @@ from fedstill.experiment.inference import (
 )
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.stage import Stage, stage
+from fedstill.parts.architectures import same_form
 from fedstill.parts.learner import LocalTraining
 from fedstill.parts.secure_sums import SecureSums
 from fedstill.transports import Inline
@@ -133,9 +135,9 @@ def observed_turns(scene: Scene) -> Iterator[tuple[int, ObservedTurn]]:
         down = method.download(here, server)
         state = scene.before.clients.get(client) if scene.before else None
         party = scene.ready.party(client)
-        same_form = tuple(w for w in party.wrappers if w.uploads(method.uploads()) is method.uploads())
+        unpacked = tuple(w for w in party.wrappers if w.uploads(method.uploads()) is method.uploads())
         try:
-            after, upload = turn(method, here, Party(party.data, same_form), state, down)
+            after, upload = turn(method, here, Party(party.data, unpacked), state, down)
             yield client, ObservedTurn(method, here, down, upload, after)
         except FedstillError:  # lost, or its budget is spent: nothing left it
             continue
@@ -211,7 +213,8 @@ def by_shadows(scene: Scene, count: int) -> Iterator[dict[str, Any]]:
         scores(scene, shadow_run(scene, s, name, [w[m] for w, m in _cut(whole, inside[s])]), joint)
         for s in range(count)
     ]
-    target = scores(scene, env.module(targets[name]), joint)
+    whose = method.architectures(env, scene.after.server)
+    target = scores(scene, env.module(targets[name], whose.get(name)), joint)
     ratio = likelihood_ratio(target, np.stack(shadow), inside)
     member = np.concatenate([np.arange(n) < len(own) for n, (own, _) in zip(sizes, pairs, strict=True)])
     yield row(scene, f"model {name}", f"likelihood ratio, {count} shadow runs", ratio[member], ratio[~member])
@@ -233,7 +236,8 @@ def shadow_run(scene: Scene, number: int, model: str, data: list[Samples]) -> nn
     server = None
     for done in rounds(method, env, link, plan.active_in, scene.after.round, wrappers=plan.wrappers):
         server = done.server
-    return env.module(method.models(env.at(scene.after.round - 1), server)[model])
+    weights = method.models(env.at(scene.after.round - 1), server)[model]
+    return env.module(weights, method.architectures(env, server).get(model))
 
 
 def label_shares(scene: Scene, turns: Mapping[int, ObservedTurn]) -> dict[str, Any] | None:
@@ -242,8 +246,8 @@ def label_shares(scene: Scene, turns: Mapping[int, ObservedTurn]) -> dict[str, A
     pulls, shares, mean = [], [], scene.ready.counts.sum(0) / scene.ready.counts.sum()
     for client, observed in turns.items():
         after = carried_by(observed.upload, Carries.WEIGHTS)
-        base = dict(_weights_down(observed.down))
-        pull = class_pull(base, after[0], env.classes) if after and after[0] and base else None
+        base = _weights_before(observed.down, after[0]) if after else None
+        pull = class_pull(base, after[0], env.classes) if base else None
         if pull is not None:
             counts = scene.ready.counts[client]
             pulls.append(pull.numpy())
@@ -255,9 +259,10 @@ def label_shares(scene: Scene, turns: Mapping[int, ObservedTurn]) -> dict[str, A
     return {**interval, "guessing": _mean(guessed), "clients": len(pulls)}
 
 
-def _weights_down(down: Any) -> Mapping[str, Tensor]:
+def _weights_before(down: Any, after: State) -> State | None:
+    """The weights that came down, where those that went up are of the same form."""
     weights = by_field(down).get("weights")
-    return weights if isinstance(weights, Mapping) else {}
+    return weights if isinstance(weights, Mapping) and same_form(weights, after) else None
 
 
 def _mean(values: Scores) -> float:
@@ -270,11 +275,14 @@ def reconstruction(scene: Scene) -> dict[str, Any]:
     `likeness` is the cosine between what was read and the nearest of the client's samples; 1 is the sample itself.
     """
     method, env = scene.plan.method, scene.ready.env.at(0, 0)
-    layer = first_linear(env.module())
     if scene.sums_only:
         return {"skipped": "the server sees sums over the round's clients only, never one client's step"}
     if not isinstance(method, LocalTraining) or "weights" not in {f.name for f in fields(method.uploads())}:
         return {"skipped": "no weights leave the clients of this method"}
+    module = sent_model(env, method.template(env), 0)
+    if module is None:
+        return {"skipped": "only a part of the model leaves the clients of this method"}
+    layer = first_linear(module)
     if layer is None:
         return {"skipped": "the first layer is not fully connected, so a step does not lay its input open exactly"}
     plainest = {"batch": 1, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
@@ -289,5 +297,8 @@ def reconstruction(scene: Scene) -> dict[str, Any]:
         _, upload = turn(single, env, Party(data, chain), None, down)
     except FedstillError as error:
         return {"skipped": str(error)}
-    inputs = inputs_from_step(down.weights, upload.weights, layer)
+    before = _weights_before(down, upload.weights)
+    if before is None:
+        return {"skipped": "the weights that come down are of another network, so nobody sees the client's step"}
+    inputs = inputs_from_step(before, upload.weights, layer)
     return {"likeness": likeness(inputs, data.inputs()), "samples": len(data)}

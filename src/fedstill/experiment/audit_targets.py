@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,6 +16,7 @@ from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod, method_state
 from fedstill.core.value import by_field
 from fedstill.data.samples import Samples
+from fedstill.experiment.examine import sent_model
 from fedstill.experiment.inference import Scores, losses, odds, surrogate
 from fedstill.parts.class_knowledge import shortened
 from fedstill.parts.conditional_generator import Imagining
@@ -54,9 +54,8 @@ def by_odds(env: Env, module: nn.Module) -> Scorer:
 
 def by_weights(observed: ObservedTurn) -> Scorer | None:
     """The loss of the model whose weights were sent; a head alone is no model."""
-    weights = carried_by(observed.upload, Carries.WEIGHTS)
-    whole = bool(weights) and weights[0].keys() == observed.env.form(observed.env.client).keys()
-    return by_odds(observed.env, observed.env.module(weights[0], observed.env.client)) if whole else None
+    module = sent_model(observed.env, observed.upload, observed.env.client)
+    return None if module is None else by_odds(observed.env, module)
 
 
 def by_logits(observed: ObservedTurn) -> Scorer | None:
@@ -89,17 +88,20 @@ def by_prototypes(observed: ObservedTurn) -> Scorer | None:
 
 
 def by_generator(observed: ObservedTurn) -> Scorer | None:
-    """How near a sample is to the nearest of those that the client's generator makes (Hilprecht et al., PETS 2019)."""
+    """How near a sample is to the nearest of those that the client's generator makes (Hilprecht et al., PETS 2019).
+
+    None where it makes feature vectors, or what models embed, and no samples.
+    """
     generators = carried_by(observed.upload, Carries.GENERATOR)
     if not generators or not isinstance(observed.method, Imagining):
         return None
-    imagined = observed.method.samples(observed.env, generators[0], GENERATED).flatten(1)
+    imagined = observed.method.samples(observed.env, generators[0], GENERATED)
+    if imagined.shape[1:] != observed.env.shape:
+        return None
 
     def score(samples: Samples) -> Scores:
         inputs = samples.inputs().to(observed.env.device).flatten(1)
-        if inputs.shape[1] != imagined.shape[1]:  # it makes what models embed, not samples
-            return np.zeros(len(samples))
-        nearness: Scores = -torch.cdist(inputs.float(), imagined.float()).min(1).values.cpu().double().numpy()
+        nearness: Scores = -torch.cdist(inputs, imagined.flatten(1)).min(1).values.cpu().double().numpy()
         return nearness
 
     return score

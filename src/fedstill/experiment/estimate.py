@@ -8,17 +8,18 @@ to cost more or less as their exams do. Runs that differ only in who takes part 
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 from typing import Any
 
 import torch
 
+from fedstill.core.loop import admit, downloads
 from fedstill.core.method import Env, Reply
 from fedstill.core.prototypes import Prototypes
 from fedstill.core.shelf import Storage
-from fedstill.core.turn import method_state, turn
+from fedstill.core.turn import method_state, received, turn
 from fedstill.experiment.config import Experiment, identity
 from fedstill.experiment.drive import one_thread
 from fedstill.experiment.stage import Stage, stage
@@ -129,7 +130,7 @@ def _extended(pieces: list[int | None], seconds: list[float], whole: int) -> flo
 
 
 class _Probe:
-    """The first round with one client's upload for everybody's, and that client's turn in the second."""
+    """The first round with one client's upload for all who have its network, and one client's turn in the second."""
 
     def __init__(self, plan: Experiment, ready: Stage, env: Env, client: int) -> None:
         method: Any = plan.method
@@ -138,20 +139,30 @@ class _Probe:
         self.state: Any = None
         self.down = method.download(env.at(0, client), server)
         _, state, upload = self.timed(1)  # the first of all also pays for what is made once
+        replies = self.replies(server, upload)
         began = time.process_time()
-        replies = [Reply(k, env.sizes[k], upload) for k in range(plan.active_count)]
-        after = method.server(env.at(0), server, replies)
+        good, _ = admit(method, env.at(0), received(plan.wrappers, env.at(0), replies))
+        after = method.server(env.at(0), server, good) if good else server
         self.serving = time.process_time() - began
         self.models = len(method.models(env.at(0), after))
         self.has_own = state is not None and method.own(env.at(0, client), method_state(state)) is not None
         self.round, self.state = 1, state  # many methods teach from the second round on
         self.down = method.download(env.at(1, client), after)
 
+    def replies(self, server: Any, upload: Any) -> list[Reply[Any]]:
+        """One of every active client: the upload of the first with its network; `upload` is the measured client's."""
+        method: Any = self.plan.method
+        uploads, replies = {_network(self.env, self.client): upload}, []
+        for k, down in downloads(method, self.env.at(0), server, range(self.plan.active_count)).items():
+            here, network = self.env.at(0, k), _network(self.env, k)
+            if network not in uploads:
+                _, uploads[network] = turn(_stepping(method, 1), here, self.ready.party(k), None, down)
+            replies.append(Reply(k, self.env.sizes[k], uploads[network], down=down, form=method.template(here)))
+        return replies
+
     def timed(self, steps: int) -> tuple[float, Any, Any]:
         """A turn of so many steps; a method that does not count them takes its whole turn."""
-        method: Any = self.plan.method
-        if isinstance(method, LocalTraining):
-            method = replace(method, local_steps=steps)
+        method = _stepping(self.plan.method, steps)
         began = time.process_time()
         party = self.ready.party(self.client)
         state, upload = turn(method, self.env.at(self.round, self.client), party, self.state, self.down)
@@ -166,11 +177,20 @@ class _Probe:
         return max(0.0, self.timed(1 + steps)[0] - first) / steps
 
 
+def _stepping(method: Any, steps: int) -> Any:
+    """The method with so many steps a turn, where it counts them."""
+    return replace(method, local_steps=steps) if isinstance(method, LocalTraining) else method
+
+
+def _network(env: Env, client: int) -> Hashable:
+    """What names a client's network; None where all are built alike."""
+    return env.build.which(client) if isinstance(env.build, Prototypes) else None
+
+
 def _exams(ready: Stage, client: int) -> list[float]:
     """Seconds of an exam of every different network; the client's own first."""
-    build = ready.env.build
-    clients = range(ready.env.clients - 1, -1, -1) if isinstance(build, Prototypes) else ()
-    different = {build.which(k) if isinstance(build, Prototypes) else None: k for k in [*clients, client]}
+    clients = range(ready.env.clients - 1, -1, -1)
+    different = {_network(ready.env, k): k for k in [*clients, client]}
     others = [k for k in different.values() if k != client]
     pool = ready.exam.pool
     inputs = pool.inputs(torch.arange(min(PIECE, len(pool)))).to(ready.env.device)

@@ -17,6 +17,7 @@ from fedstill.core.turn import method_state
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Marks, mean_marks
 from fedstill.experiment.stage import Stage
+from fedstill.parts.architectures import same_form
 from fedstill.parts.backdoor import Backdoor
 from fedstill.parts.learner import predict
 
@@ -54,10 +55,11 @@ class Examiner:
                 )
             if self.plan.per_class:
                 scores[name]["per_class"] = self.exam.per_class(answers.correct)
-        trained = [(w, r.client) for r in done.replies if (w := carried(r.upload, Carries.WEIGHTS)) is not None]
-        if self.plan.per_class and scores and trained:
-            after = [self.exam.per_class(self.exam.correct(self.env.module(*upload))) for upload in trained]
-            scores[next(iter(scores))]["per_class_after_training"] = after
+        if self.plan.per_class and scores:
+            sent = (sent_model(self.env, reply.upload, reply.client) for reply in done.replies)
+            after = [self.exam.per_class(self.exam.correct(module)) for module in sent if module is not None]
+            if after:
+                scores[next(iter(scores))]["per_class_after_training"] = after
         return {**scores, **self._own(done.states)}
 
     def trapped(self, module: nn.Module, attack: Backdoor) -> float:
@@ -86,6 +88,14 @@ class Examiner:
         if self.plan.malicious:
             scores["accuracy_honest"] = _mean([a for k, a in whole.items() if k not in self.plan.malicious_clients])
         return {"personal": scores}
+
+
+def sent_model(env: Env, upload: Any, client: int | None) -> nn.Module | None:
+    """The model whose weights a client sent, of its own network or of the server's; a head alone is no model."""
+    weights = carried(upload, Carries.WEIGHTS)
+    if weights is None:
+        return None
+    return next((env.module(weights, of) for of in (client, None) if same_form(weights, env.form(of))), None)
 
 
 def row_of(

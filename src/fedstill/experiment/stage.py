@@ -33,8 +33,11 @@ from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
 from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
+from fedstill.parts.architectures import SERVER, kinds_of
 from fedstill.parts.backdoor import Backdoor
+from fedstill.parts.compression import Compression
 from fedstill.parts.learner import LocalTraining
+from fedstill.parts.sums import origin
 
 Indices = Sequence[np.ndarray[Any, Any]]
 
@@ -163,6 +166,12 @@ def _refuse_unfit(experiment: Experiment, env: Env, specs: tuple[Any, ...]) -> N
         for wrapper in experiment.wrappers:
             if wrong := wrapper.unfit(module):
                 raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
+    if any(isinstance(wrapper, Compression) for wrapper in experiment.wrappers):
+        method = experiment.method
+        server = method.init_server(env)
+        for client in set(kinds_of(env).values()) - {SERVER}:
+            here = env.at(0, client)
+            origin(method.template(here), method.download(here, server))  # refuses what is of another form
 
 
 def _refuse_others(experiment: Experiment, digest: str) -> None:

@@ -1,7 +1,6 @@
 """A grid of settings, every point over the same seeds: the machinery of `reproduce` without a paper."""
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ class Point:
 
 
 def axes(grids: Sequence[str]) -> dict[str, list[str]]:
-    """`name=a,b,c` each; commas inside brackets do not part values.
+    """`name=a,b,c` each; commas inside brackets or quotes do not part values.
 
     >>> axes(["gamma=0.1,1", "partition={name = 'shards', classes = 2},iid"])
     {'gamma': ['0.1', '1'], 'partition': ["{name = 'shards', classes = 2}", 'iid']}
@@ -35,7 +34,7 @@ def axes(grids: Sequence[str]) -> dict[str, list[str]]:
     axes: dict[str, list[str]] = {}
     for grid in grids:
         name, equals, values = grid.partition("=")
-        listed = [value.strip() for value in re.split(r",(?![^{\[]*[}\]])", values)]
+        listed = _parted(values)
         if not equals or not name or not all(listed):
             raise UsageError(f"--grid {grid!r}: must be name=value,value,…")
         if name in axes:
@@ -46,6 +45,27 @@ def axes(grids: Sequence[str]) -> dict[str, list[str]]:
     if not axes:
         raise UsageError("no --grid: say what to vary, like --grid gamma=0.1,1,10")
     return axes
+
+
+def _parted(values: str) -> list[str]:
+    """The values between commas that stand in no bracket and no quotes.
+
+    >>> _parted("[], [{name='a', share=1}, {name='b, c'}]")
+    ['[]', "[{name='a', share=1}, {name='b, c'}]"]
+    """
+    parts, depth, quote = [""], 0, ""
+    for sign in values:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in "[]{}":
+            depth += 1 if sign in "[{" else -1
+        if sign == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts]
 
 
 def points(

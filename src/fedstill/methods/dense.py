@@ -12,7 +12,7 @@ from fedstill.core.record import State, record
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
 from fedstill.methods.local import Alone
-from fedstill.parts.architectures import kinds_of, one_form
+from fedstill.parts.architectures import kinds_of, one_form, same_form
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.conditional_generator import Gallery, hang
 from fedstill.parts.distil import uploads_of
@@ -121,8 +121,3 @@ class DENSE(OneShotFederation):
     def reweighted(self, ensemble: Ensemble, batches: Iterator[tuple[Tensor, Tensor]], generation: int) -> Tensor:
         """All members count the same (1)."""
         return ensemble.shares
-
-
-def same_form(one: State, other: State) -> bool:
-    """Do two models have the same tensors, by name and shape?"""
-    return {n: t.shape for n, t in one.items()} == {n: t.shape for n, t in other.items()}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env
+from fedstill.core.record import State
 from fedstill.core.value import plain
 from fedstill.parts.gather import Everyone, Gather
 
@@ -24,6 +25,11 @@ def one_form(gather: Gather, kinds: Mapping[int, int]) -> None:
         raise UsageError(
             f"gather = {name}: works on models of one form; these clients' networks differ, so it must be everyone"
         )
+
+
+def same_form(one: State, other: State) -> bool:
+    """Do two models have the same tensors, by name and shape?"""
+    return {n: t.shape for n, t in one.items()} == {n: t.shape for n, t in other.items()}
 
 
 def holder(kind: int) -> int | None:

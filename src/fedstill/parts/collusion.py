@@ -18,6 +18,7 @@ from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, carried
 from fedstill.core.turn import AnyMethod
 from fedstill.core.value import setting
+from fedstill.parts.architectures import same_form
 from fedstill.parts.attacks import Attack, attacks, forgeable, no_weights, sent_instead
 from fedstill.parts.gather import weights_in
 
@@ -46,7 +47,7 @@ class Collusion(Attack, ABC):
         first = next((r for r in answered if r.client in malicious), None)
         if first is None:
             return list(replies)
-        alike = [r for r in answered if _form(weights_in(r)) == _form(weights_in(first))]  # where networks differ
+        alike = [r for r in answered if same_form(weights_in(r), weights_in(first))]  # where networks differ
         bad = [r for r in alike if r.client in malicious]
         known = bad if self.sees == "attackers" else [r for r in alike if r.client not in malicious]
         if not known:
@@ -111,7 +112,3 @@ class Mimic(Collusion):
     def step(self, steps: Tensor, count: int, bad: int) -> Tensor:
         """The step of the first client they know of."""
         return steps[0]
-
-
-def _form(weights: State) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in weights.items()}

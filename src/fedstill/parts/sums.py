@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.errors import UsageError
 from fedstill.core.loop import REFUSED
 from fedstill.core.method import Reply
 from fedstill.core.record import Carries, fault
@@ -101,7 +102,12 @@ def origin(upload: Any, down: Any) -> Tensor:
     pieces = []
     for part in parts(upload):
         carries = next(f.metadata["carries"] for f in fields(upload) if f.name == part.field)
-        base = down.weights[part.name] if carries is Carries.WEIGHTS else torch.zeros_like(part.like)
+        base = down.weights.get(part.name) if carries is Carries.WEIGHTS else torch.zeros_like(part.like)
+        if base is None or base.shape != part.like.shape:
+            raise UsageError(
+                "models: the weights that came down are of another network than a client's, so its upload cannot be "
+                "taken as a difference from them; give all one model, or leave compression out"
+            )
         pieces.append(base.detach().cpu().double().flatten())
     return torch.cat(pieces)
 

@@ -124,7 +124,7 @@ def refusal(method: type[AnyMethod], situation: Situation, standing: Standing | 
         return "has all data in one place"
     if method.needs_public and not situation.public:
         return "needs public data"
-    if method.one_architecture and situation.different:
+    if method().one_architecture and situation.different:  # it may depend on settings
         return "needs one network for all"
     allowed = NEUTRAL.union(*(SHARES[word] for word in situation.share))
     carried = method.leaves_client()
@@ -171,7 +171,7 @@ def _advice(name: str, situation: Situation, standing: Standing | None) -> Advic
     method = methods[name]
     suited = [f"made for: {trait}" for trait in situation.traits if trait in method.made_for]
     needs = "uses the public set" if method.needs_public else "needs no public data"
-    networks = "one network for all" if method.one_architecture else "networks may differ"
+    networks = "one network for all" if method().one_architecture else "networks may differ"
     words = ["fedstill", "run", name]
     words += ["--public", "0.1"] if method.needs_public else []
     words += ["--alpha", f"{situation.alpha:g}"] if situation.alpha is not None else []

@@ -100,7 +100,7 @@ def card(name: str) -> dict[str, Any]:
     if inspect.isclass(thing) and issubclass(thing, Method):
         described |= {"paper": thing.paper, "leaves_client": thing.leaves_client()}
         described["needs_public_data"] = thing.needs_public
-        described["different_architectures"] = not thing.one_architecture
+        described["different_architectures"] = not thing().one_architecture
         described["covered_by"] = coverage(thing())
     return described
 
