@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,15 @@ def test_a_round_that_fails_does_not_take_the_one_before_with_it() -> None:
     assert [found["round"] for found in told] == [1]
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C is heard, also where the tests run in the background and it is not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 def test_who_interrupts_while_an_exam_is_waited_for_keeps_its_round() -> None:
     def row(one: Any) -> dict[str, Any]:
         time.sleep(0.3)
