@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
