@@ -84,6 +84,16 @@ def test_a_longer_run_stands_for_a_shorter_one_but_not_for_another_seed_or_rate(
     assert archive.find(experiment({**SMALL, "method": {**SMALL["method"], "lr": 0.2}})) is None
 
 
+def test_what_is_read_again_is_what_it_was_beside_what_another_writer_added(run: Path, tmp_path: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    archive.add(record)
+    before = archive.records[0]
+    Archive(tmp_path).add(replace(record, id="another writer's"))
+    archive.add(replace(record, id="own"))
+    assert [r.id for r in archive] == [record.id, "another writer's", "own"]
+    assert archive.records[0] is before  # not parsed again: a queue reads all records after each that it adds
+
+
 def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_path: Path) -> None:
     archive, record = Archive(tmp_path), record_of(run)
     file = archive.add(record)

@@ -276,6 +276,7 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: list[Record] | None = None
+        self._known: dict[str, Record] = {}  # by their lines: what is read again is not parsed again
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -285,7 +286,7 @@ class Archive:
         """All records, as they were added; of two with the same id the later one counts."""
         if self._read is None:
             files = sorted(self.folder.glob("*.jsonl"))
-            self._read = list({record.id: record for file in files for record in _lines(file)}.values())
+            self._read = list({record.id: record for file in files for record in self._lines(file)}.values())
         return self._read
 
     @cached_property
@@ -334,6 +335,19 @@ class Archive:
         self.__dict__.pop("_by_question", None)
         return file
 
+    def _lines(self, file: Path) -> Iterator[Record]:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                if line not in self._known:
+                    entry = json.loads(line)
+                    self._known[line] = Record(**{field.name: entry[field.name] for field in fields(Record)})
+            except (ValueError, KeyError, TypeError) as error:
+                if number == len(lines):  # cut off by a crash while it was written
+                    return
+                raise UsageError(f"{file}, line {number}: not a record ({type(error).__name__}: {error})") from None
+            yield self._known[line]
+
 
 def _ending(file: Any, written: bytes) -> bytes:
     """What is missing at the end of a file: of a whole line its end; a line cut off by a crash makes room."""
@@ -344,19 +358,6 @@ def _ending(file: Any, written: bytes) -> bytes:
         file.truncate(start)
         return b""
     return b"\n"
-
-
-def _lines(file: Path) -> Iterator[Record]:
-    known = {f.name for f in fields(Record)}
-    lines = file.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            yield Record(**{name: entry[name] for name in known})
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # cut off by a crash while it was written
-                return
-            raise UsageError(f"{file}, line {number}: not a record ({type(error).__name__}: {error})") from None
 
 
 Filter = Callable[[Record], bool]
