@@ -1,7 +1,7 @@
 """Residual networks for small images (He et al., 2016), with batch or group normalisation.
 
-All have a 3×3 stem of stride 1; every stage after the first halves the image; the features are the mean over the last
-image. A stage that would leave a single pixel does not halve: normalised channel by channel, one pixel is a constant.
+All have a 3×3 stem, of stride 1 unless `pooled`; every stage after the first halves the image; the features are the mean
+over the last image. A stage that would leave a single pixel does not halve: normalised channel by channel, one pixel is a constant.
 Convolutions start from He's normal weights.
 
 With BatchNorm, running means and variances are buffers: they travel and are averaged with the weights. GroupNorm has
@@ -49,11 +49,17 @@ class ResNet(Network):
     expansion: ClassVar[int] = 1
     """1: basic blocks of two 3×3 convolutions; 4: bottlenecks of 1×1, 3×3 and 1×1 to four times the width."""
     batch_norm: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+    """The stem halves the image twice, by its stride and by max-pooling, as the paper's does for large images."""
 
     def layers(self, shape: Shape, classes: int) -> tuple[nn.Module, nn.Module]:
         """The stages as one sequence; the features are as wide as its last block."""
         channels, side = self.widths[0], min(shape[1:])
-        body = [*self._convolution(shape[0], channels, 3), nn.ReLU(inplace=True)]
+        body = self._convolution(shape[0], channels, 3, 2 if self.pooled else 1)
+        if self.pooled:
+            body.append(nn.MaxPool2d(3, 2, 1))  # before ReLU: the same numbers, a quarter of the work
+            side = -(-side // 4)
+        body.append(nn.ReLU(inplace=True))
         for stage, width in enumerate(self.widths):
             halve = stage > 0 and side > 2
             side = -(-side // 2) if halve else side
@@ -103,6 +109,16 @@ class ResNet8SlimBatchNorm(ResNet):
     layout = torch.channels_last
     widths = (16, 32, 64)
     batch_norm = True
+
+
+@models.register("resnet8-pooled-bn")
+class ResNet8PooledBatchNorm(ResNet):
+    """`resnet8-slim-bn` behind a stem that halves the image twice: a tenth of the time at 32 pixels."""
+
+    layout = torch.channels_last
+    widths = (16, 32, 64)
+    batch_norm = True
+    pooled = True
 
 
 @models.register("resnet11")
