@@ -18,6 +18,7 @@ from fedstill.experiment.stage import Stage, stage
 from fedstill.methods.feddf import WeightFusion
 from fedstill.methods.logit_fusion import LogitFusion
 from fedstill.parts.architectures import SERVER
+from fedstill.parts.distil import soft_kl
 from fedstill.parts.learner import predict
 from fedstill.parts.losses import kl
 
@@ -66,6 +67,22 @@ def test_a_student_that_only_gets_worse_is_given_up() -> None:
     _, (done,) = played(method, 1)
     assert done.server.steps[SERVER] == 20
     assert same_bits(done.server.students, done.server.averages)
+
+
+def test_distillation_by_sgd_goes_down_the_gradient_from_the_average() -> None:
+    """Ten steps, each on all 16 samples of the lesson: w ← w − lr · ∇ KL(teacher ‖ student)."""
+    method = small(distill_optimizer="sgd", distill_lr=0.1, distill_steps=10, distill_batch=64, proxy=20)
+    ready, (done,) = played(method, 1)
+    env = ready.env.at(0)
+    lesson, _ = method.form.lesson(env, done.replies).split(env, method.held_out)
+    module = env.module(done.server.averages[SERVER])
+    for _ in range(10):
+        slopes = torch.autograd.grad(soft_kl(lesson.targets, module(lesson.images)), list(module.parameters()))
+        with torch.no_grad():
+            for parameter, slope in zip(module.parameters(), slopes, strict=True):
+                parameter -= 0.1 * slope
+    torch.testing.assert_close(dict(done.server.students[SERVER]), dict(module.state_dict()))
+    assert not same_bits(done.server.students, done.server.averages)
 
 
 def test_one_student_for_each_architecture() -> None:

@@ -1,6 +1,7 @@
 """The named classifiers: their shapes, sizes, starts and memory layouts."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from fedstill.core.errors import UsageError
 from fedstill.models import Classifier, build_model, initial, models
+from fedstill.models.resnet import Residual
 
 torch.set_num_threads(1)
 
@@ -26,7 +28,8 @@ def parameters(model: nn.Module) -> int:
 
 def test_every_name_the_papers_need_is_registered() -> None:
     cnns = {f"cnn{i}" for i in range(1, 6)}
-    resnets = {"resnet8", "resnet8-slim", "resnet8-slim-bn", "resnet11", "resnet11-gn", "resnet18", "resnet18-gn"}
+    eights = {"resnet8", "resnet8-slim", "resnet8-slim-bn", "resnet8-pooled-bn"}
+    resnets = eights | {"resnet11", "resnet11-gn", "resnet18", "resnet18-gn"}
     assert set(IMAGES) == {"lenet5", "lenet5-gemm", "mlp"} | cnns | resnets
 
 
@@ -70,6 +73,19 @@ def test_resnet8_parameters() -> None:
     """Stem 3·64·9; blocks 2·64·64·9, (64 + 128)·128·9 + 64·128, (128 + 256)·256·9 + 128·256; that is 1,728 + 73,728 +
     229,376 + 917,504; GroupNorm 2 per channel of 3·64 + 3·128 + 3·256 = 1,344: 2,688; head 256·10 + 10 = 2,570."""
     assert parameters(build_model("resnet8", (3, 32, 32), 10)) == 1_728 + 73_728 + 229_376 + 917_504 + 2_688 + 2_570
+
+
+def test_a_pooled_stem_is_stride_2_and_max_pooling_and_the_stages_go_on_from_a_quarter_of_the_side() -> None:
+    """32 pixels: 16 after the stride, 8 after pooling, 8, 4 and 2 in the stages; parameters as in the slim one."""
+    model: Any = initial("resnet8-pooled-bn", (3, 32, 32), 10, seed=0).eval()
+    x = torch.randn(2, 3, 32, 32)
+    convolution, norm, *rest = model.body
+    stem = F.max_pool2d(F.relu(norm(F.conv2d(x, convolution.weight, stride=2, padding=1))), 3, 2, 1)
+    blocks = [layer for layer in rest if isinstance(layer, Residual)]
+    torch.testing.assert_close(model.features(x), blocks[2](blocks[1](blocks[0](stem))).mean((2, 3)))
+    sides = [stem.shape[-1]] + [nn.Sequential(*blocks[: i + 1])(stem).shape[-1] for i in range(3)]
+    assert sides == [8, 8, 4, 2]
+    assert parameters(model) == parameters(build_model("resnet8-slim-bn", (3, 32, 32), 10))
 
 
 def test_resnet11_has_eleven_layers() -> None:

@@ -15,13 +15,12 @@ from fedstill.core.record import State, record
 from fedstill.core.value import by_field, setting
 from fedstill.data.samples import Samples
 from fedstill.methods.logit_fusion import LogitFusion
-from fedstill.parts.adam import Adam
 from fedstill.parts.architectures import SERVER, holder, kinds_of, one_form, titled
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.distil import Lesson, Patience, distil, opinions, uploads_of
 from fedstill.parts.forms import InForms
 from fedstill.parts.gather import Everyone, Gather, Update, average
-from fedstill.parts.learner import Learner, LocalTraining
+from fedstill.parts.learner import Learner, LocalTraining, Optimizer, optimizer_of
 
 
 @record
@@ -41,7 +40,8 @@ class Distillation(LocalTraining):
     """The settings of both forms."""
 
     private_learners = 1
-    distill_lr: float = setting(1e-3, gt=0, doc="Adam's rate for distillation")
+    distill_lr: float = setting(1e-3, gt=0, doc="learning rate of distillation")
+    distill_optimizer: Optimizer = setting("adam", doc="sgd or adam, for distillation")
     distill_batch: int = setting(64, ge=1, doc="batch size of distillation")
     distill_steps: int = setting(500, ge=1, doc="most steps of distillation in a round")
     patience: int = setting(50, ge=1, doc="steps without progress on held-out proxy samples that end distillation")
@@ -90,7 +90,7 @@ class WeightFusion(Distillation, Method[Fusion, None, Broadcast, Update]):
         for kind in sorted({server.kinds[r.client] for r in kept}):
             averages[kind] = average([r for r in kept if server.kinds[r.client] == kind])
             module = env.module(averages[kind], holder(kind)).train()
-            student = Learner(module, Adam(module.parameters(), self.distill_lr))
+            student = Learner(module, optimizer_of(self.distill_optimizer, module, self.distill_lr))
             steps[kind] = distil(
                 env, student, lesson, batch=self.distill_batch, epochs=self.distill_steps, steps=self.distill_steps,
                 temperature=self.temperature, patience=Patience(exam, self.patience),
