@@ -1,8 +1,8 @@
 """Residual networks for small images (He et al., 2016), with batch or group normalisation.
 
 All have a 3×3 stem, of stride 1 unless `pooled`; every stage after the first halves the image; the features are the
-mean over the last image. A stage that would leave a single pixel does not halve: normalised channel by channel, one pixel
-is a constant. Convolutions start from He's normal weights.
+mean over the last image. A stage that would leave a single pixel does not halve: normalised channel by channel, one
+pixel is a constant. Convolutions start from He's normal weights.
 
 With BatchNorm, running means and variances are buffers: they travel and are averaged with the weights. GroupNorm has
 one channel per group and no buffers.
