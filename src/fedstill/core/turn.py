@@ -51,6 +51,11 @@ class Wrapper(Value, ABC):
     together: ClassVar[bool] = False
     """True where the server's half mixes all replies of a round: none can be read, or judged, by itself after it."""
 
+    @property
+    def reads_steps(self) -> bool:
+        """Does it take uploaded weights as a step from those that came down? Then both must be of one network."""
+        return False
+
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Why it cannot be wrapped around this method's turn, whose upload is of type `upload`; None if it can."""
         return None

@@ -15,8 +15,9 @@ from fedstill.core.errors import DataError, UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.method import Env
 from fedstill.core.prototypes import Prototypes
+from fedstill.core.record import Carries, carried
 from fedstill.core.shelf import Storage
-from fedstill.core.turn import Party, forged
+from fedstill.core.turn import AnyMethod, Party, forged
 from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.columns import is_table
@@ -33,11 +34,9 @@ from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
 from fedstill.experiment.signature import Signature
 from fedstill.models import auto, initial, models
-from fedstill.parts.architectures import SERVER, kinds_of
+from fedstill.parts.architectures import SERVER, kinds_of, same_form
 from fedstill.parts.backdoor import Backdoor
-from fedstill.parts.compression import Compression
 from fedstill.parts.learner import LocalTraining
-from fedstill.parts.sums import origin
 
 Indices = Sequence[np.ndarray[Any, Any]]
 
@@ -166,12 +165,22 @@ def _refuse_unfit(experiment: Experiment, env: Env, specs: tuple[Any, ...]) -> N
         for wrapper in experiment.wrappers:
             if wrong := wrapper.unfit(module):
                 raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
-    if any(isinstance(wrapper, Compression) for wrapper in experiment.wrappers):
-        method = experiment.method
-        server = method.init_server(env)
-        for client in set(kinds_of(env).values()) - {SERVER}:
-            here = env.at(0, client)
-            origin(method.template(here), method.download(here, server))  # refuses what is of another form
+    chain = experiment.wrappers if experiment.attack is None else (*experiment.wrappers, experiment.attack)
+    if reader := next((wrapper for wrapper in chain if wrapper.reads_steps), None):
+        _refuse_other_networks(experiment.method, env, plain(reader)["name"])
+
+
+def _refuse_other_networks(method: AnyMethod, env: Env, reader: str) -> None:
+    """What takes uploads as steps needs what came down to be of the client's own network."""
+    server = method.init_server(env)
+    for client in set(kinds_of(env).values()) - {SERVER}:
+        here = env.at(0, client)
+        up, down = method.template(here), method.download(here, server)
+        if not same_form(carried(up, Carries.WEIGHTS), carried(down, Carries.WEIGHTS)):
+            raise UsageError(
+                f"models: the weights that come down are of another network than a client's, and {reader} takes its "
+                f"upload as a step from them; give all one model, or leave {reader} out"
+            )
 
 
 def _refuse_others(experiment: Experiment, digest: str) -> None:

@@ -155,6 +155,11 @@ class WeightAttack(Attack, ABC):
     of the weights since the last upload, which is what it says.
     """
 
+    @property
+    def reads_steps(self) -> bool:
+        """It forges the step."""
+        return True
+
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
         return no_weights(method, upload)

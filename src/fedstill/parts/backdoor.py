@@ -33,6 +33,11 @@ class Backdoor(Attack):
     level: float | None = setting(None, doc="value of the trigger in stored samples (none: 255 for bytes, else 1)")
     boost: float = setting(1.0, ge=1, doc="factor on the trained step (γ)")
 
+    @property
+    def reads_steps(self) -> bool:
+        """Boosting scales the step."""
+        return self.boost > 1
+
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Boosting needs weights that travel both ways; the trigger fits every method."""
         if self.boost == 1:

@@ -67,6 +67,11 @@ class PrivateClients(Wrapper):
         """T1's slots go to the clients."""
         return summing(method)
 
+    @property
+    def reads_steps(self) -> bool:
+        """It clips the step."""
+        return True
+
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs a server that uses sums only, and weights that go down."""
         if "weights" not in {f.name for f in fields(method.downloads())}:

@@ -31,6 +31,11 @@ class Collusion(Attack, ABC):
         "all", doc="whose honest updates the attackers know: everybody's of the round, or only their own"
     )
 
+    @property
+    def reads_steps(self) -> bool:
+        """They forge the step."""
+        return True
+
     def misfit(self, method: AnyMethod, upload: type) -> str | None:
         """Needs weights that travel both ways."""
         return no_weights(method, upload)

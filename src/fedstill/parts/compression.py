@@ -42,6 +42,11 @@ class Compression(Wrapper, ABC):
     """Base of all compressions: they say how a vector is written, and read again."""
 
     @property
+    def reads_steps(self) -> bool:
+        """It writes the step."""
+        return True
+
+    @property
     @abstractmethod
     def bits(self) -> float:
         """Bits a number, keys aside."""
