@@ -78,6 +78,9 @@ def test_a_longer_run_stands_for_a_shorter_one_but_not_for_another_seed_or_rate(
     short = archive.find(replace(plan, rounds=2))
     assert short is not None
     assert short.result(2).curve("active", "amp") == pytest.approx(Result.read(run).curve("active", "amp")[:2], 1e-5)
+    briefer = {**short.experiment, "rounds": 2}
+    archive.add(replace(short, id="brief", experiment=briefer, rounds=[n for n in short.rounds if n <= 2]))
+    assert archive.find(replace(plan, rounds=2)) == short  # tables of 2 and of 3 rounds show the same run
     assert archive.find(replace(plan, workers="2")) is not None  # never changes the bits
     assert archive.find(replace(plan, rounds=4)) is None
     assert archive.find(replace(plan, seed=2)) is None

@@ -2,8 +2,9 @@
 
 A record holds the settings, the data's fingerprint, the commit and versions, the machine, the metrics' curves, and
 digests by which a second run can be told to be the same, bit by bit. A folder of records is a set of `.jsonl` files,
-one for each paper. A run adds a line and changes none. By hand one thing was changed: where a setting came later whose
-default does something new, the records of before were given the value with which they had run.
+one for each paper. A run adds a line and changes none. By hand three things were done: where a setting came later whose
+default does something new, the records of before were given the value with which they had run; fingerprints were
+computed anew when their form changed; records of a form that no setting makes any more were taken out.
 """
 
 import hashlib
@@ -298,13 +299,17 @@ class Archive:
         return answers
 
     def find(self, plan: Experiment) -> Record | None:
-        """The record of a run that contains this one: the same settings, as many rounds or more; the shortest such."""
+        """The record of a run that contains this one: the same settings, as many rounds or more.
+
+        The longest such, so that tables of different lengths show one run: two of one plan differ where they were made
+        on different kinds of processors.
+        """
         fit = [
             record
             for record in self._by_question.get(question(plan), [])
             if int(record.experiment["rounds"]) >= plan.rounds and plan.rounds in record.rounds
         ]
-        return min(fit, key=lambda record: int(record.experiment["rounds"]), default=None)
+        return max(fit, key=lambda record: int(record.experiment["rounds"]), default=None)
 
     def by_id(self, start: str) -> Record:
         """The record whose id starts so."""
