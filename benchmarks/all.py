@@ -26,6 +26,8 @@ STEPS = {
     "message": (["message.py --record"], 1.0),
     "scale": (["scale.py --record"], 2.0),
     "trust": (["trust.py --record"], 0.2),
+    "secrecy": (["secrecy.py --record"], 0.1),
+    "audit": (["audit.py --record"], 2.0),
 }
 """Commands, and the minutes that they take on two idle cores, roughly."""
 

@@ -1,6 +1,7 @@
 """What an audit learns of methods with and without privacy: membership by what left their clients.
 
-python benchmarks/audit.py                       # the numbers in docs/privacy.md, and more; some two core-minutes
+python benchmarks/audit.py                       # all methods; some two core-minutes
+python benchmarks/audit.py --record              # the same, into the record that docs/privacy.md is made from
 python benchmarks/audit.py fedavg fedproto       # these methods alone
 python benchmarks/audit.py --splits 10           # ε = 1 on ten small splits, beside a model that has seen nobody
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measured import keep, machine
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.audit import audit, opened, own_others, scores
@@ -53,6 +55,7 @@ def table(names: Sequence[str], clients: int = 8, seed: int = 1) -> None:
     """A row for every method and target: AUC and TPR at 1 % FPR, without privacy and at ε = 1."""
     print(f"digits, {clients} clients of some {EACH} samples, half of them members; seed {seed}; ε = 1 at δ = 10⁻³\n")
     print("| method | attacked | AUC | AUC, ε = 1 | TPR | TPR, ε = 1 |\n|---|---|---|---|---|---|")
+    about, known = machine(), []
     for name in names:
         free = {row["target"]: row for row in audited(name, None, clients, seed)}
         try:
@@ -64,6 +67,8 @@ def table(names: Sequence[str], clients: int = 8, seed: int = 1) -> None:
             private = [plainly(kept[target][what]) if kept else "refused" for what in ("auc", "tpr")]
             cells = [name, target, plainly(row["auc"]), private[0], plainly(row["tpr"]), private[1]]
             print(f"| {' | '.join(cells)} |", flush=True)
+            known.append(dict(zip(("method", "target", "auc", "private"), cells, strict=False)))
+    keep("audit", {"machine": about, "seed": seed, "rows": known})
 
 
 def splits(count: int, clients: int = 2) -> None:
@@ -89,7 +94,7 @@ def splits(count: int, clients: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--record"]
     if words[:1] == ["--splits"]:
         splits(int(words[1]))
     else:

@@ -1,7 +1,7 @@
 """Records of what the benchmarks saw, and the table that the page makes of them.
 
     python benchmarks/round.py --record         measure, and add it to benchmarks/records/round.json
-    python benchmarks/measured.py               the table of all records, into docs/benchmarks.md
+    python benchmarks/measured.py               the tables of all records, into docs/benchmarks.md and docs/privacy.md
 
 What stands in the table was measured at the commit of the newest entry: the median of its repetitions, least to most.
 """
@@ -22,6 +22,8 @@ HERE = Path(__file__).parent
 RECORDS = HERE / "records"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- measured.py -->", "<!-- end of measured -->"
+PRIVACY = HERE.parent / "docs" / "privacy.md"
+AUDIT = "<!-- measured.py: audit -->"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,14 @@ BENCHES = {
     "trust": Bench(
         "identify, fuse and weigh for 20 clients × 6,000 public samples × 10 classes", {"ms": ("{} ms in all", 0)}
     ),
+    "secrecy": Bench(
+        "secure sums of 10 clients with 61,706 weights each (LeNet-5), one lost, against plain sums and training",
+        {
+            "bytes": ("{} times the bytes of plain single precision", 3),
+            "time": ("a client takes {} times as long as an epoch of LeNet-5 on 500 samples", 2),
+            "error": ("the sum is off by {} times the bound at most", 2),
+        },
+    ),
     "message": Bench(
         "what a client's turn costs beyond training, both messages, 10 clients: in this process, in two workers, on "
         "Flower's simulation over Ray",
@@ -134,12 +144,17 @@ def spread(values: Sequence[float], digits: int, unit: str = "") -> str:
 
 def note(name: str, numbers: Mapping[str, float], about: Mapping[str, Any]) -> None:
     """Add what a benchmark saw to its record, where the command line asks for it; `about` is `machine()` before it."""
+    keep(name, {"machine": about, "numbers": numbers})
+
+
+def keep(name: str, entry: Mapping[str, Any]) -> None:
+    """Add an entry to a benchmark's record, where the command line asks for it."""
     if "--record" not in sys.argv:
         return
     file = RECORDS / f"{name}.json"
     record = json.loads(file.read_text()) if file.exists() else []
     RECORDS.mkdir(exist_ok=True)
-    file.write_text(json.dumps([*record, {"machine": about, "numbers": numbers}], indent=1) + "\n")
+    file.write_text(json.dumps([*record, entry], indent=1) + "\n")
 
 
 def newest(record: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -176,6 +191,17 @@ def when(known: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(known)} at {known[-1]['machine']['commit']}, {busy}"
 
 
+def audit_rows() -> Iterator[str]:
+    """What an audit learnt of methods with and without privacy: a line for each method and target."""
+    newest_entry = json.loads((RECORDS / "audit.json").read_text())[-1]
+    yield f"Seed {newest_entry['seed']}, at {newest_entry['machine']['commit']}."
+    yield ""
+    yield "| method | attacked | AUC | AUC, ε = 1 |"
+    yield "|---|---|---|---|"
+    for row in newest_entry["rows"]:
+        yield f"| {row['method']} | {row['target']} | {row['auc']} | {row['private']} |"
+
+
 def put(page: Path, begin: str, end: str, text: str) -> None:
     """Write a text into a page, between two marks."""
     before, _, rest = page.read_text().partition(begin)
@@ -185,4 +211,5 @@ def put(page: Path, begin: str, end: str, text: str) -> None:
 
 if __name__ == "__main__":
     put(PAGE, BEGIN, END, "\n".join(rows()))
+    put(PRIVACY, AUDIT, END, "\n".join(audit_rows()))
     print("\n".join(rows()))

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import torch
+from measured import machine, note
 
 from fedstill.models import initial
 from fedstill.parts.secrecy import Member, total
@@ -30,7 +31,7 @@ def epoch(samples: int = 500, batch: int = 50) -> float:
 
 
 def main(clients: int = 10, weights: int = 61_706) -> None:
-    threshold = -(-2 * clients // 3)
+    about, threshold = machine(), -(-2 * clients // 3)
     vectors = {k: np.random.default_rng(k).normal(size=weights) for k in range(clients)}
     scale = Scale(32.0, clients)
     spent, sent = {}, {}
@@ -64,11 +65,16 @@ def main(clients: int = 10, weights: int = 61_706) -> None:
     for phase in spent:
         print(f"{phase:<8} {1000 * spent[phase]:9.1f} ms {sent[phase]:>12,} bytes")
     as_is = 4 * weights * len(arrived)
-    print(f"bytes: {sum(sent.values()) / as_is:.3f} times those of plain single precision")
-    once = sum(spent.values()) / clients
-    print(f"seconds a client: {once / epoch():.2f} times those of an epoch of LeNet-5 on 500 samples")
-    print(f"largest error of the sum: {np.abs(found - plain).max():.2e} (bound {len(arrived) * scale.step / 2:.2e})")
+    numbers = {
+        "bytes": sum(sent.values()) / as_is,
+        "time": sum(spent.values()) / clients / epoch(),
+        "error": float(np.abs(found - plain).max()) / (len(arrived) * scale.step / 2),
+    }
+    print(f"bytes: {numbers['bytes']:.3f} times those of plain single precision")
+    print(f"seconds a client: {numbers['time']:.2f} times those of an epoch of LeNet-5 on 500 samples")
+    print(f"largest error of the sum: {numbers['error']:.2f} of the bound")
+    note("secrecy", numbers, about)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*(int(word) for word in sys.argv[1:] if word != "--record"))

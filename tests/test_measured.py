@@ -55,3 +55,12 @@ def test_the_page_is_what_the_records_say(measured: Any) -> None:
     table, mark, _ = rest.partition(measured.END)
     assert mark
     assert table.strip() == "\n".join(measured.rows())
+
+
+def test_the_audit_s_table_is_what_its_record_says(measured: Any) -> None:
+    measured.RECORDS = BENCHMARKS / "records"
+    _, _, rest = measured.PRIVACY.read_text().partition(measured.AUDIT)
+    table, mark, _ = rest.partition(measured.END)
+    assert mark
+    assert table.strip() == "\n".join(measured.audit_rows())
+    assert len(table.strip().splitlines()) > 10
