@@ -294,8 +294,8 @@ CONTRARY = {
     ("fedrad/table3", "FedRAD is further ahead of the others at β = 0.1 than at β = 0.7"),
     (
         "fedtkd/table3",
-        "as figure 12 shows for CIFAR-10, Fashion-MNIST: Type-1 makes the clients of FedDistill+ and FedHe less accurate, "
-        "with 10 clients",
+        "as figure 12 shows for CIFAR-10, Fashion-MNIST: Type-1 makes the clients of FedDistill+ and FedHe less "
+        "accurate, with 10 clients",
     ),
     ("fedtkd/table3", "MNIST: FedTKD's clients are behind FedHe's under Type-1, with 15 clients"),
     ("fedtkd/table3", "MNIST: FedTKD's clients are behind FedDistill's under Type-3, with 10 clients"),
