@@ -15,6 +15,8 @@ from fedstill.cli_fields import given, of_experiment, with_fields
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds (1, 2, …).")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [one per core]")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and about how long.")]
+Row = Annotated[list[str] | None, typer.Option(help="Only rows with this label (* and ? allowed).")]
+Column = Annotated[list[str] | None, typer.Option(help="Only columns with this label (* and ? allowed).")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="name=value: a setting of all runs.")]
 
 
@@ -47,8 +49,8 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds. [1, with --full 3]")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the preset's.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
-    row: Annotated[list[str] | None, typer.Option(help="Only rows with this label (* and ? allowed).")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="Only columns with this label (* and ? allowed).")] = None,
+    row: Row = None,
+    column: Column = None,
     settings: Settings = None,
     out: Annotated[Path, typer.Option(help="Where runs and the page go.")] = Path("runs"),
     jobs: Jobs = None,
@@ -59,7 +61,7 @@ def reproduce(
     from fedstill.core.errors import UsageError
     from fedstill.experiment import batch
     from fedstill.experiment import reproduce as papers
-    from fedstill.experiment.claims import claims, judged
+    from fedstill.experiment.claims import claims, judged, narrowed
     from fedstill.experiment.presets import read_preset
     from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
@@ -106,7 +108,7 @@ def reproduce(
     numbers = papers.numbers(entries, done, failed)
     differ = paper_table.differences(preset, entries)
     cells_with_settings = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
-    verdicts = judged(claims(preset.name, preset.content), numbers)
+    verdicts = judged(narrowed(claims(preset.name, preset.content), row or (), column or ()), numbers)
     known = {"numbers": cells_with_settings, "claims": [verdict.plain() for verdict in verdicts]}
     plain = json.dumps(known, indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")

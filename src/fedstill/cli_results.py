@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedstill.cli_app import Json, app, print_json
+from fedstill.cli_reports import Column, Row
 
 results = typer.Typer()
 app.add_typer(results, name="results")
@@ -63,24 +64,25 @@ def compare_records(where: Where = None, folder: Folder = Path("results"), as_js
 @results.command("table")
 def table(
     name: Annotated[str, typer.Argument(help="A preset.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds to look for (1, 2, …).")] = 3,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds to look for. [as many as pages do]")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="At this round, instead of the preset's last.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The paper's own size.")] = False,
+    row: Row = None,
+    column: Column = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
 ) -> None:
     """A paper's table from the records alone, ours beside the paper's, and its claims; nothing is run."""
-    from fedstill.experiment import reproduce as papers
-    from fedstill.experiment.claims import claims, judged
     from fedstill.experiment.presets import read_preset
     from fedstill.experiment.records import Archive
+    from fedstill.experiment.reproduce import RECORDED_SEEDS
     from fedstill.report import claims as claim_tables
-    from fedstill.report import paper_table
+    from fedstill.report import paper_table, result_pages
 
-    preset = read_preset(name)
-    entries = papers.plan(preset, Path("."), seeds=seeds, rounds=rounds, full=full)
-    numbers = papers.numbers(*papers.recorded(entries, Archive(folder)), {})
-    verdicts = judged(claims(preset.name, preset.content), numbers)
+    preset, archive = read_preset(name), Archive(folder)
+    choice = result_pages.Choice(row or (), column or (), rounds, seeds or RECORDED_SEEDS, full)
+    numbers = result_pages.table_numbers(preset, archive, choice)
+    verdicts = result_pages.judgements(preset, archive, choice)
     if as_json:
         known = {"numbers": [n.plain() for n in numbers], "claims": [verdict.plain() for verdict in verdicts]}
         print_json(known)

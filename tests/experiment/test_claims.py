@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.claims import Claim, claims, compared, judged
+from fedstill.experiment.claims import Claim, claims, compared, judged, narrowed
 from fedstill.experiment.presets import presets, read_preset
 from fedstill.experiment.reproduce import Number
 from fedstill.experiment.table_metrics import Beyond
+from fedstill.report.claims import section
 
 TABLE: dict[str, Any] = {
     "rows": [{"label": "A"}, {"label": "B"}, {"label": "C"}],
@@ -38,8 +39,12 @@ def test_a_paired_test_sees_what_the_means_alone_do_not() -> None:
     assert verdict(claim, a, b) == "held"
     found = judged([claim], [a, b])[0]
     assert found.p == pytest.approx(0.0371, abs=1e-4)
-    assert "mean difference 0.02 [0.003141, 0.03686], p = 0.0371, 3 seeds" in found.evidence
-    assert verdict(made(left="B", right="A", columns=["x"]), a, b) == "not held"
+    assert found.evidence == "mean difference 0.02, 90 % interval [0.003141, 0.03686], p = 0.0371, 3 seeds"
+    contrary = judged([made(left="B", right="A", columns=["x"])], [a, b])[0]
+    assert contrary.verdict == "not held"
+    assert contrary.evidence.startswith("mean difference -0.02, 90 % interval [-0.03686, -0.003141], the contrary: ")
+    assert contrary.evidence.endswith("the contrary: p = 0.0371, 3 seeds"), "the p that decided, not 1 − p"
+    assert ": not held, the contrary: p = 0.0371</li>" in section([contrary])
 
 
 def test_one_seed_decides_nothing_and_neither_does_a_difference_within_the_spread() -> None:
@@ -53,6 +58,28 @@ def test_a_narrowed_claim_names_the_columns_that_are_left_of_it() -> None:
     assert narrowed is not None
     assert (narrowed.text, narrowed.columns) == ("so (x)", ("x",))
     assert made(columns=["y"]).within(["x"]) is None
+
+
+def test_rows_choose_claims_by_their_left_sides_and_columns_narrow_them() -> None:
+    """As cells are chosen: * and ? are allowed, case does not matter, nothing named is all."""
+    wanted = [made(), made(left=["A", "B"], right="C"), made(columns=["y"])]
+    assert narrowed(wanted) == wanted
+    assert [(c.left, c.columns) for c in narrowed(wanted, ["a"], ["X"])] == [(("A",), ("x",))]
+    assert [c.left for c in narrowed(wanted, ["[ab]"])] == [("A",), ("A", "B"), ("A",)]
+
+
+def test_the_evidence_of_several_statements_has_the_p_that_decided() -> None:
+    """A is above B by .1, .2 and .3: t = 3.46, p = .0371. In y it is then below, by .99, 1 and 1.01: t = −173."""
+    zero = [number("B", column, [0.0, 0.0, 0.0]) for column in "xy"]
+    up, down = [0.1, 0.2, 0.3], [-0.99, -1.0, -1.01]
+    held = judged([made()], [*zero, number("A", "x", up), number("A", "y", up)])[0]
+    assert held.evidence == "2 of 2 held, 0 not, largest p = 0.0371, 3 seeds"
+    cells = [*zero, number("A", "x", up), number("A", "y", down)]
+    failed = judged([made()], cells)[0]
+    assert failed.statements[1].contrary == pytest.approx(1.67e-5, rel=1e-2)
+    assert failed.evidence == "1 of 2 held, 1 not, the contrary: corrected p = 3.33e-05, 3 seeds", "twice that"
+    most = judged([made(hold="most")], cells)[0]
+    assert (most.evidence, most.p) == ("1 of 2 held, 1 not, 3 seeds", None), "counts alone decide"
 
 
 def test_seeds_are_paired_by_their_number() -> None:
@@ -83,6 +110,30 @@ def test_top_compares_the_best_with_the_last_rival_who_may_be_above_it() -> None
     cells = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
     assert verdict(made(relation="top", right=["*"], places=2, columns=["x"]), *cells) == "held"
     assert verdict(made(relation="top", right=["*"], places=1, columns=["x"]), *cells) == "not held"
+
+
+def test_one_of_several_is_at_the_top_only_where_the_same_row_is_in_every_seed() -> None:
+    """A and B take turns, .2 above C and .2 below it: the best of each seed would be .2 above in all, A and B are not.
+
+    With B far below, A's .10, .11 and .12 above C pass: p = .0014, doubled for two rows. At .01, .02 and .03 p = .037
+    would pass alone, and does not when doubled. Both below C, by as much: not held, and no correction is due.
+    """
+    claim = made(relation="top", left=["A", "B"], right="C", columns=["x"])
+    c = number("C", "x", [0.5, 0.5, 0.5, 0.5])
+    turns = [number("A", "x", [0.7, 0.3, 0.71, 0.31]), number("B", "x", [0.3, 0.7, 0.31, 0.72])]
+    assert verdict(claim, c, *turns) == "not decided"
+    low = number("B", "x", [0.1, 0.2, 0.1])
+    found = judged([claim], [c, low, number("A", "x", [0.60, 0.61, 0.62])])[0]
+    assert (found.verdict, found.p) == ("held", pytest.approx(2 * 0.00137, abs=2e-5))
+    assert found.evidence == "1 of 1 held, 0 not, p = 0.00274, 3 seeds"
+    weak = number("A", "x", [0.51, 0.52, 0.53])
+    assert verdict(made(relation="top", right="C", columns=["x"]), c, weak) == "held"
+    assert verdict(claim, c, low, weak) == "not decided"
+    below = number("A", "x", [0.49, 0.48, 0.47])
+    failed = judged([claim], [c, low, below])[0]
+    assert failed.verdict == "not held"
+    assert failed.evidence == "0 of 1 held, 1 not, the contrary: p = 0.0371, 3 seeds"
+    assert verdict(claim, c, below) == "not decided", "B was not run"
 
 
 def test_grows_compares_the_gap_in_two_columns() -> None:
@@ -204,7 +255,9 @@ def test_the_same_difference_in_every_seed_is_judged_by_its_sign_alone(seeds: in
     assert (statement.p if sign > 0 else statement.contrary) == p
     assert statement.interval is None
     assert found.verdict == ("not decided" if seeds < 5 else "held" if sign > 0 else "not held")
-    assert f"difference {50 * sign} in every seed" in found.evidence
+    tested = "not tested" if p is None else f"p = {p:.3g}" if sign > 0 else "p = 1"
+    tested = "the contrary: p = 0.0312" if found.verdict == "not held" else tested
+    assert found.evidence == f"difference {50 * sign} in every seed, {tested}, {seeds} seeds"
 
 
 def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:

@@ -17,7 +17,7 @@ from fedstill.experiment.claims import Claim, Judgement, claims, compared
 from fedstill.experiment.leaderboard import League, Score, Standing, at_the_edge, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, record_of
-from fedstill.experiment.reproduce import plan
+from fedstill.experiment.reproduce import RECORDED_SEEDS, plan
 from fedstill.experiment.run import start
 from fedstill.report import leaderboard, result_pages
 from fedstill.report.claims import sentence
@@ -58,7 +58,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Archive]:
     file = room / "tiny.toml"
     file.write_text(BOARD)
     archive = Archive(room / "results")
-    for entry in plan(read_preset(str(file)), room, seeds=2):
+    for entry in plan(read_preset(str(file)), room / "tiny", seeds=2):
         for job in entry.jobs:
             start(job.plan, out=job.path.parent, name=job.path.name)
             archive.add(record_of(job.path, f"tiny · {entry.cell.row} × {entry.cell.column}", cpu_seconds=1.0))
@@ -273,7 +273,7 @@ def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
     held, open_, none = _judgement([1.0, 2.0, 3.0]), _judgement([-1.0, 0.0, 1.0]), _judgement([])
     failed = _judgement([-1.0, -2.0, -3.0])
     assert sentence([none]) == "Its paper's claim has not been measured here yet."
-    assert sentence([held]).startswith("Reaches its paper's claim here: A over B: held (mean difference 2 [")
+    assert sentence([held]).startswith("Reaches its paper's claim here: A over B: held (mean difference 2, 90 % ")
     assert sentence([held, none]).endswith("Not all of it has been measured yet.")
     assert sentence([held, open_]).startswith("**Not shown to reach its paper's claim here.** A over B: not decided (")
     assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.** A over B: not decided (")
@@ -326,6 +326,73 @@ def test_the_claims_are_judged_from_records_on_the_command_line(
     assert claim["verdict"] in ("held", "not held", "not decided")
     assert len(claim["statements"]) == 2
     assert all(len(s["differences"]) == 2 for s in claim["statements"])
+
+
+def _printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [[], ["α = 0.1"]])
+def test_the_command_beside_a_block_prints_the_verdict_of_the_page(
+    board: tuple[str, Archive], columns: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The claim is of two columns: with one of them named, page and commands judge it by that one, and say so."""
+    file, archive = board
+    line = result_pages.made(f"claims {file} rows='fed*' columns='{'|'.join(columns)}'", archive).splitlines()[-1]
+    mark, text, evidence = line.strip("| ").split(" | ")
+    chosen = ["--row", "FED*", *(word for column in columns for word in ("--column", column))]
+    runs, records = str(archive.folder.parent), str(archive.folder)
+    for words in (
+        ["reproduce", file, *chosen, "--seeds", "2", "--out", runs],  # all of it has been run
+        ["results", "table", file, *chosen, "--results", records],
+    ):
+        assert _printed(words, capsys).splitlines()[-1] == f"{mark}: {text} ({evidence})"
+
+
+def test_rows_and_columns_choose_what_a_table_from_the_records_shows(
+    board: tuple[str, Archive], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedAvg is compared with FedProx, whose row is not shown: by the records, as on a page."""
+    file, archive = board
+    words = ["results", "table", file, "--results", str(archive.folder), "--json", "--column", "α = 1"]
+    found = json.loads(_printed([*words, "--row", "fedavg"], capsys))
+    assert {(n["row"], n["column"]) for n in found["numbers"]} == {("fedavg", "α = 1")}
+    ((statement,),) = [claim["statements"] for claim in found["claims"]]
+    assert (statement["text"], len(statement["differences"])) == ("fedavg over fedprox, α = 1, amp", 2)
+    assert json.loads(_printed([*words, "--row", "local"], capsys))["claims"] == []
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--row", "fedavgg"])
+    assert "no cell is left" in capsys.readouterr().err
+
+
+def test_what_is_read_beside_fedavg_is_there_where_its_row_is_not_shown(
+    board: tuple[str, Archive], tmp_path: Path
+) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(BOARD.replace('["amp", "fm", "wlp", "accuracy"]', '["amp", "slowdown"]'))
+    whole, alone = (
+        result_pages.table_numbers(read_preset(str(file)), board[1], result_pages.Choice(rows))
+        for rows in ((), ("fedprox",))
+    )
+    assert alone == [number for number in whole if number.row == "fedprox"]
+    assert [number.mean for number in alone if number.metric == "slowdown"] == [1.0, 1.0]
+
+
+def test_a_table_looks_for_as_many_seeds_as_a_page(
+    board: tuple[str, Archive], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, archive = board
+    more = Archive(tmp_path)
+    for first in (record for record in archive if record.experiment["seed"] == 1):
+        for seed in range(1, 8):
+            more.add(replace(first, id=f"{first.id}{seed}", experiment={**first.experiment, "seed": seed}))
+    page = result_pages.made(f"table {file}", more)
+    found = json.loads(_printed(["results", "table", file, "--results", str(more.folder), "--json"], capsys))
+    assert {number["seeds"] for number in found["numbers"]} == {RECORDED_SEEDS}
+    assert page.count(f" | {RECORDED_SEEDS} |") == 6
 
 
 def test_every_page_says_what_the_records_say() -> None:

@@ -6,6 +6,7 @@ held* where they are below zero (the contrary is shown), *not decided* otherwise
 three seeds a difference must be about three times its standard error to be decided; a test of so few numbers rests on
 their being roughly normal, and says nothing of other splits or data. Differences that are all equal have no spread to
 test by: then their signs alone count (`_without_spread`). A target that was not reached is worse than any that was.
+What is printed beside a verdict is the p-value that decided, and a 90 % interval, which fits one-sided tests at 5 %.
 
 A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
 their number; `most` holds where more than half hold, and fails where at least half fail.
@@ -37,10 +38,10 @@ _KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "pla
 class Claim:
     """What a paper says of its table.
 
-    `better`: each of `left` is better than each of `right`, in each column and metric. `top`: the best of `left` is
-    among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in each one before
-    it. `rises`: `left` is better in the last column than in each one before it. `is`: the metric of `left` is `value`
-    in every seed.
+    `better`: each of `left` is better than each of `right`, in each column and metric. `top`: one of `left`, the same
+    in every seed, is among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in
+    each one before it. `rises`: `left` is better in the last column than in each one before it. `is`: the metric of
+    `left` is `value` in every seed.
     """
 
     text: str
@@ -55,18 +56,23 @@ class Claim:
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Columns with metrics of their own: there the claim is about these alone."""
 
+    @property
+    def of_one_difference(self) -> bool:
+        """Whether each of its statements is one difference by seed: not a value, nor one of several rows."""
+        return self.relation != "is" and (self.relation != "top" or len(self.left) == 1)
+
     def about(self, metric: str) -> tuple[str, ...]:
         """The columns that show this metric."""
         return tuple(column for column in self.columns if metric in self.shown.get(column, (metric,)))
 
     def within(self, patterns: Sequence[str]) -> "Claim | None":
-        """The claim of the columns that are named alone (* and ? are allowed), and says so; None where it has none."""
-        kept = tuple(c for c in self.columns if any(fnmatchcase(c, pattern) for pattern in patterns))
+        """The claim of the columns that are named alone (none named: all), and says so; None where it has none."""
+        kept = tuple(column for column in self.columns if _named(column, patterns))
         if kept == self.columns:
             return self
         if not kept or self.relation in OVER_COLUMNS:
             return None
-        used = [pattern for pattern in patterns if any(fnmatchcase(c, pattern) for c in kept)]
+        used = [pattern for pattern in patterns if any(_named(column, [pattern]) for column in kept)]
         return replace(self, text=f"{self.text} ({'; '.join(used)})", columns=kept)
 
 
@@ -80,7 +86,7 @@ class Statement:
     interval: tuple[float, float] | None
     """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides.
 
-    None where there is no spread to make one of.
+    None where there is no spread to make one of, and where the statement is of several rows (`_one_of`).
     """
     p: float | None
     """Of differences like these, or further above zero, were there none."""
@@ -93,6 +99,28 @@ class Statement:
         if self.p is None or self.contrary is None:
             return "not decided"
         return "held" if self.p < LEVEL else "not held" if self.contrary < LEVEL else "not decided"
+
+    @property
+    def measured(self) -> str:
+        """The difference in words, with its interval where there is one."""
+        if self.interval is None:
+            return f"difference {self.mean:.4g} in every seed"
+        low, high = self.interval
+        return f"mean difference {self.mean:.4g}, {100 * (1 - 2 * LEVEL):.0f} % interval [{low:.4g}, {high:.4g}]"
+
+    @property
+    def tested(self) -> str:
+        """The p-value in words: that of the contrary where the contrary decided, else the statement's own."""
+        if self.p is None or self.contrary is None:
+            return "not tested"
+        if self.verdict == "not held":
+            return _p_value(self.contrary, "the contrary: p")
+        return _p_value(self.p, "p")
+
+
+def _p_value(p: float, title: str) -> str:
+    """A p-value with its title; only what the settings decide, such as bytes, has one of 0."""
+    return f"{title} = {p:.3g}" if p > 0 else "counted"
 
 
 @dataclass(frozen=True)
@@ -107,9 +135,10 @@ class Judgement:
 
     @property
     def p(self) -> float | None:
-        """Of a claim over every statement, the largest p-value; None where there is none."""
+        """Of a claim over every statement, the largest p-value; None where there is none, as over most of several."""
         known = [s.p for s in self.statements if s.p is not None]
-        return max(known) if known and len(known) == len(self.statements) else None
+        by_count = self.claim.hold == "most" and len(self.statements) > 1
+        return max(known) if known and len(known) == len(self.statements) and not by_count else None
 
     @property
     def evidence(self) -> str:
@@ -123,15 +152,22 @@ class Judgement:
             return "no record yet"
         count = "–".join(str(n) for n in dict.fromkeys((min(seeds), max(seeds)))) if seeds else "no"
         count += " seed" if count == "1" else " seeds"
-        if len(self.statements) == 1 and self.statements[0].interval and self.claim.relation != "is":
-            (low, high), mean = self.statements[0].interval, self.statements[0].mean
-            return f"mean difference {mean:.4g} [{low:.4g}, {high:.4g}], p = {self.p:.3g}, {count}"
-        if len(self.statements) == 1 and self.claim.relation != "is" and len(self.statements[0].differences) > 1:
-            told = "not tested" if self.p is None else "counted" if self.p in (0, 1) else f"p = {self.p:.3g}"
-            return f"difference {self.statements[0].mean:.4g} in every seed, {told}, {count}"
+        if len(self.statements) == 1 and max(seeds) > 1 and self.claim.of_one_difference:
+            (only,) = self.statements
+            return f"{only.measured}, {only.tested}, {count}"
         each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
-        worst = f", largest p = {self.p:.3g}" if self.p is not None and self.claim.relation != "is" else ""
-        return f"{each['held']} of {len(self.statements)} held, {each['not held']} not{worst}, {count}"
+        counts = f"{each['held']} of {len(self.statements)} held, {each['not held']} not"
+        return ", ".join(part for part in (counts, self._tested, count) if part)
+
+    @property
+    def _tested(self) -> str:
+        """The p-value that a claim over every statement rests on, in words; empty where it rests on counts alone."""
+        several = len(self.statements) > 1
+        if self.claim.relation == "is" or (several and self.claim.hold == "most"):
+            return ""
+        if self.verdict == "not held":
+            return _p_value(_refuted(self.statements), f"the contrary: {'corrected ' * several}p")
+        return "" if self.p is None else _p_value(self.p, "largest p" if several else "p")
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -142,7 +178,7 @@ class Judgement:
             "p": self.p,
             "statements": [
                 {"text": s.text, "verdict": s.verdict, "mean": s.mean, "interval": s.interval, "p": s.p,
-                 "differences": list(s.differences)}
+                 "contrary": s.contrary, "differences": list(s.differences)}
                 for s in self.statements
             ],
         }  # fmt: skip
@@ -156,6 +192,21 @@ def claims(name: str, content: Mapping[str, Any]) -> list[Claim]:
     known = {metric for column in content["columns"] for metric in column.get("metrics", usual)}
     own = {column["label"]: tuple(column["metrics"]) for column in content["columns"] if "metrics" in column}
     return [replace(_claim(name, entry, rows, columns, usual, known), shown=own) for entry in content.get("claims", [])]
+
+
+def narrowed(wanted: Sequence[Claim], rows: Sequence[str] = (), columns: Sequence[str] = ()) -> list[Claim]:
+    """What is claimed of these rows, in these columns: the same for a page and for the command beside it.
+
+    Rows choose the claims whose left sides are all named, whatever they are compared with; columns are those that a
+    claim is then about (`Claim.within`). * and ? are allowed, case does not matter; none named: all.
+    """
+    chosen = [claim for claim in wanted if all(_named(row, rows) for row in claim.left)]
+    return [claim for whole in chosen if (claim := whole.within(columns)) is not None]
+
+
+def _named(label: str, patterns: Sequence[str]) -> bool:
+    """Whether `reproduce.plan` would choose a cell of this label."""
+    return not patterns or any(fnmatchcase(label.lower(), pattern.lower()) for pattern in patterns)
 
 
 def _claim(
@@ -292,9 +343,9 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
                     yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)
             elif claim.relation == "top":
                 every = signed((*claim.left, *claim.right), column)
-                best = _combined(every[: len(claim.left)], 1)
-                rival = _combined(every[len(claim.left) :], claim.places)
-                yield test(f"first {claim.places}, {column}, {metric}", _less(best, rival))
+                rival = _in_place(every[len(claim.left) :], claim.places)
+                text = f"first {claim.places}, {column}, {metric}"
+                yield _one_of([test(text, _less(row, rival)) for row in every[: len(claim.left)]])
             else:
                 for pair in product(claim.left, claim.right):
                     yield test(f"{pair[0]} over {pair[1]}, {column}, {metric}", _less(*signed(pair, column)))
@@ -305,12 +356,32 @@ def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, fl
     return {seed: left[seed] - right[seed] for seed in left if seed in right}
 
 
-def _combined(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, float]:
+def _in_place(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, float]:
     """The value in a place (1: the best) among these rows, of the seeds that all of them have."""
     seeds = set.intersection(*(set(row) for row in rows)) if rows else set()
     return {
         seed: sorted((row[seed] for row in rows), reverse=True)[min(place, len(rows)) - 1] for seed in sorted(seeds)
     }
+
+
+def _one_of(rows: Sequence[Statement]) -> Statement:
+    """One statement of several rows': it holds where one of them does, and does not where none of them does.
+
+    The row is the same in every seed: the best of each seed would be a maximum over noise. So many tests at once need
+    Bonferroni's correction, while all of them failing needs none.
+
+    By hand, of two rows: p = 2 · .02, and the larger of both p-values of the contrary.
+
+        >>> one, other = (Statement("x", (1.0, 2.0), 1.5, None, p, 1 - p) for p in (0.02, 0.5))
+        >>> (found := _one_of([one, other])).p, found.contrary, found.verdict
+        (0.04, 0.98, 'held')
+    """
+    if len(rows) == 1:
+        return rows[0]
+    best = min(rows, key=lambda row: (math.inf if row.p is None else row.p, -len(row.differences)))
+    p = None if best.p is None else min(1.0, len(rows) * best.p)
+    contrary = None if p is None else max(1.0 if row.contrary is None else row.contrary for row in rows)
+    return replace(best, interval=None, p=p, contrary=contrary)
 
 
 def compared(text: str, differences: Mapping[int, float], counted: bool = False) -> Statement:
@@ -334,7 +405,8 @@ def compared(text: str, differences: Mapping[int, float], counted: bool = False)
         return _without_spread(text, values, mean, counted)
     known = stats.t(len(values) - 1)
     p, reach = float(known.sf(mean / error)), float(known.ppf(1 - LEVEL)) * error
-    return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, 1 - p)
+    contrary = float(known.cdf(mean / error))
+    return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, contrary)
 
 
 def _without_spread(text: str, values: Sequence[float], mean: float, counted: bool) -> Statement:
@@ -388,5 +460,10 @@ def _verdict(claim: Claim, statements: Sequence[Statement]) -> Verdict:
         return "held" if 2 * held > len(statements) else "not held" if 2 * failed >= len(statements) else "not decided"
     if held == len(statements):
         return "held"
+    return "not held" if _refuted(statements) < LEVEL else "not decided"
+
+
+def _refuted(statements: Sequence[Statement]) -> float:
+    """The p-value of the contrary of a claim over every statement: the least of all, by Bonferroni's correction."""
     least = min((s.contrary for s in statements if s.contrary is not None), default=math.inf)
-    return "not held" if least * len(statements) < LEVEL else "not decided"
+    return least * len(statements)

@@ -11,7 +11,7 @@ RULE = (
     "A statement compares cells seed by seed. One-sided paired t-tests at 5 %: held where the differences are as "
     "claimed, not held where the contrary is shown, not decided otherwise. With three seeds only clear differences are "
     "decided. Differences that are the same in every seed are judged by their sign. A target that was not reached is "
-    "worse than any that was."
+    "worse than any that was. The p-value is the one that decided: where a claim is not held, that of the contrary."
 )
 
 
@@ -26,8 +26,9 @@ def section(judgements: Sequence[Judgement]) -> str:
         return ""
     body = []
     for judgement in judgements:
+        by_test = judgement.claim.relation != "is"
         each = "".join(
-            f"<li>{escape(s.text)}: {escape(s.verdict)}{f', p = {s.p:.3g}' if s.p is not None else ''}</li>"
+            f"<li>{escape(s.text)}: {escape(s.verdict)}{f', {s.tested}' if by_test else ''}</li>"
             for s in judgement.statements
         )
         details = f"<details><summary>{escape(judgement.evidence)}</summary><ul>{each}</ul></details>"

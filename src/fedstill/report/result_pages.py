@@ -12,12 +12,13 @@ their left sides, columns the cells of a claim that its verdict then rests on.
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedstill.core.errors import UsageError, unknown
 from fedstill.experiment import leaderboard as boards
-from fedstill.experiment.claims import Judgement, claims, judged
+from fedstill.experiment.claims import Judgement, claims, judged, narrowed
 from fedstill.experiment.presets import Preset, read_preset
 from fedstill.experiment.records import Archive
 from fedstill.experiment.reproduce import NO_TIME, RECORDED_SEEDS, Number, numbers, plan, recorded
@@ -62,21 +63,43 @@ def made(words: str, archive: Archive) -> str:
     return makers[kind](read_preset(names[0]), options, archive)
 
 
-def table_numbers(
-    preset: Preset, archive: Archive, rows: Sequence[str], columns: Sequence[str], rounds: int | None
-) -> list[Number]:
-    """A preset's numbers from the records alone, with all seeds there are; no rows or columns named: all of them."""
-    entries = plan(preset, Path("."), seeds=RECORDED_SEEDS, rounds=rounds, rows=rows, columns=columns)
-    return numbers(*recorded(entries, archive), {})
+@dataclass(frozen=True)
+class Choice:
+    """What is shown of a preset: rows and columns by label (none named: all), a round, seeds to look for, the size."""
+
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rounds: int | None = None
+    seeds: int = RECORDED_SEEDS
+    full: bool = False
 
 
-def _chosen(options: Mapping[str, str]) -> tuple[list[str], list[str], int | None]:
+def table_numbers(preset: Preset, archive: Archive, choice: Choice) -> list[Number]:
+    """The numbers of the rows and columns that are chosen, from the records alone."""
+    planned = partial(plan, preset, Path("."), rounds=choice.rounds, full=choice.full, columns=choice.columns)
+    shown = {entry.cell.row for entry in planned(rows=choice.rows)}
+    fedavg = {cell.row for cell in preset.cells(choice.full) if cell.settings["method"]["name"] == "fedavg"}
+    entries = planned(seeds=choice.seeds, rows=sorted(shown | fedavg))  # a row that is not shown may be the yardstick
+    return [number for number in numbers(*recorded(entries, archive), {}) if number.row in shown]
+
+
+def judgements(preset: Preset, archive: Archive, choice: Choice) -> list[Judgement]:
+    """What the preset claims of the rows and columns that are chosen, with verdicts from the records alone."""
+    wanted = narrowed(claims(preset.name, preset.content), choice.rows, choice.columns)
+    if not wanted:
+        return []
+    sides = sorted({row for claim in wanted for row in claim.left + claim.right})
+    where = sorted({column for claim in wanted for column in claim.columns})
+    return judged(wanted, table_numbers(preset, archive, replace(choice, rows=sides, columns=where)))
+
+
+def _chosen(options: Mapping[str, str]) -> Choice:
     rows, columns = ([name for name in options.get(key, "").split("|") if name] for key in ("rows", "columns"))
-    return rows, columns, int(options["rounds"]) if "rounds" in options else None
+    return Choice(rows, columns, int(options["rounds"]) if "rounds" in options else None)
 
 
 def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
-    every = table_numbers(preset, archive, *_chosen(options))
+    every = table_numbers(preset, archive, _chosen(options))
     out = []
     for column in dict.fromkeys(number.column for number in every):
         inside = [number for number in every if number.column == column]
@@ -115,7 +138,7 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapp
 def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
     """Rows by columns, of one metric (the preset's first, where none is named); what has no record is a dash."""
     metric = options.get("metric", preset.content["metrics"][0])
-    every = [n for n in table_numbers(preset, archive, *_chosen(options)) if n.metric == metric]
+    every = [n for n in table_numbers(preset, archive, _chosen(options)) if n.metric == metric]
     if not any(n.ours for n in every):
         return f"No record of {preset.name} yet."
     columns = list(dict.fromkeys(n.column for n in every))
@@ -132,19 +155,12 @@ def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
 
 
 def _judged(preset: Preset, options: Mapping[str, str], archive: Archive) -> list[Judgement]:
-    """The preset's claims of these rows, and of no other than these columns, where some are named: with verdicts."""
-    rows, columns, rounds = _chosen(options)
-    made_of_rows = [
-        claim
-        for claim in claims(preset.name, preset.content)
-        if all(any(fnmatchcase(row, pattern) for pattern in rows or ["*"]) for row in claim.left)
-    ]
-    wanted = [claim for every in made_of_rows if (claim := every.within(columns or ["*"])) is not None]
-    if not wanted:
-        raise UsageError(f"{preset.name}: makes no claim of {', '.join(rows) or 'anything'}")
-    sides = sorted({name for claim in wanted for name in claim.left + claim.right})
-    where = sorted({name for claim in wanted for name in claim.columns})
-    return judged(wanted, table_numbers(preset, archive, sides, where, rounds))
+    """What a marker asks for must be claimed: a page has no empty tables."""
+    choice = _chosen(options)
+    found = judgements(preset, archive, choice)
+    if not found:
+        raise UsageError(f"{preset.name}: makes no claim of {', '.join(choice.rows) or 'anything'}")
+    return found
 
 
 def _claims(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
