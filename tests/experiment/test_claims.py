@@ -94,6 +94,19 @@ def test_less_is_better_where_the_metric_says_so() -> None:
     assert verdict(made(metrics=["fm"], columns=["x"]), a, b) == "held"
 
 
+def test_a_margin_lets_the_left_be_that_much_worse() -> None:
+    """B is below A by 1, 2 and 3 hundredths: with 4 allowed it is above by 3, 2 and 1 (p = .037); so too where less is
+    better."""
+    a, b = number("A", "x", [0.51, 0.62, 0.83]), number("B", "x", [0.50, 0.60, 0.80])
+    near = {"left": "B", "right": "A", "columns": ["x"], "margin": 0.04}
+    assert judged([made(**near)], [a, b])[0].evidence.startswith("beyond the margin: mean difference 0.02, ")
+    assert verdict(made(**near), a, b) == "held"
+    assert verdict(made(**{**near, "margin": 0.0}), a, b) == "not held"
+    less = {"left": "A", "right": "B", "columns": ["x"], "metrics": ["fm"]}
+    fm = number("A", "x", [0.51, 0.62, 0.83], "fm"), number("B", "x", [0.50, 0.60, 0.80], "fm")
+    assert [verdict(made(**less, margin=m), *fm) for m in (0.0, 0.04)] == ["not held", "held"]
+
+
 def test_every_needs_all_and_most_more_than_half() -> None:
     up = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.4, 0.5, 0.6])]
     down = [number("A", "y", [0.1, 0.2, 0.31]), number("B", "y", [0.4, 0.5, 0.6])]
@@ -278,6 +291,7 @@ def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:
         ({"relation": "beter"}, "unknown relation in a claim of tiny 'beter'; did you mean better"),
         ({"relation": "grows", "columns": ["x"]}, "needs two columns"),
         ({"relation": "is"}, "needs a value"),
+        ({"relation": "top", "margin": 0.1}, "relation top: takes no margin"),
         ({"right": "A"}, "relation better: needs right"),
         ({"hold": "all"}, "must be every or most"),
         ({"where": "x"}, "unknown key of a claim of tiny 'where'"),

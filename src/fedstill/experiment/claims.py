@@ -23,7 +23,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from fedstill.core.errors import UsageError, unknown
-from fedstill.experiment.reproduce import Number
+from fedstill.experiment.reproduce import Number, named
 from fedstill.experiment.table_metrics import Beyond, described
 
 LEVEL = 0.05
@@ -31,14 +31,15 @@ Verdict = Literal["held", "not held", "not decided"]
 RELATIONS = ("better", "top", "grows", "rises", "is")
 OVER_COLUMNS = ("grows", "rises")
 """Relations between columns."""
-_KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value"}
+_KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value", "margin"}
 
 
 @dataclass(frozen=True)
 class Claim:
     """What a paper says of its table.
 
-    `better`: each of `left` is better than each of `right`, in each column and metric. `top`: one of `left`, the same
+    `better`: each of `left` is better than each of `right`, in each column and metric; with a `margin`, better than
+    `right` less the margin, which is how a paper's "only slightly worse" is tested. `top`: one of `left`, the same
     in every seed, is among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in
     each one before it. `rises`: `left` is better in the last column than in each one before it. `is`: the metric of
     `left` is `value` in every seed.
@@ -53,6 +54,8 @@ class Claim:
     hold: str
     places: int
     value: float | None
+    margin: float = 0.0
+    """How much worse `left` may be, in the metric's own unit."""
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Columns with metrics of their own: there the claim is about these alone."""
 
@@ -67,12 +70,12 @@ class Claim:
 
     def within(self, patterns: Sequence[str]) -> "Claim | None":
         """The claim of the columns that are named alone (none named: all), and says so; None where it has none."""
-        kept = tuple(column for column in self.columns if _named(column, patterns))
+        kept = tuple(column for column in self.columns if named(column, patterns))
         if kept == self.columns:
             return self
         if not kept or self.relation in OVER_COLUMNS:
             return None
-        used = [pattern for pattern in patterns if any(_named(column, [pattern]) for column in kept)]
+        used = [pattern for pattern in patterns if any(named(column, [pattern]) for column in kept)]
         return replace(self, text=f"{self.text} ({'; '.join(used)})", columns=kept)
 
 
@@ -154,7 +157,8 @@ class Judgement:
         count += " seed" if count == "1" else " seeds"
         if len(self.statements) == 1 and max(seeds) > 1 and self.claim.of_one_difference:
             (only,) = self.statements
-            return f"{only.measured}, {only.tested}, {count}"
+            beyond = "beyond the margin: " if self.claim.margin else ""
+            return f"{beyond}{only.measured}, {only.tested}, {count}"
         each = {verdict: sum(s.verdict == verdict for s in self.statements) for verdict in ("held", "not held")}
         counts = f"{each['held']} of {len(self.statements)} held, {each['not held']} not"
         return ", ".join(part for part in (counts, self._tested, count) if part)
@@ -200,13 +204,8 @@ def narrowed(wanted: Sequence[Claim], rows: Sequence[str] = (), columns: Sequenc
     Rows choose the claims whose left sides are all named, whatever they are compared with; columns are those that a
     claim is then about (`Claim.within`). * and ? are allowed, case does not matter; none named: all.
     """
-    chosen = [claim for claim in wanted if all(_named(row, rows) for row in claim.left)]
+    chosen = [claim for claim in wanted if all(named(row, rows) for row in claim.left)]
     return [claim for whole in chosen if (claim := whole.within(columns)) is not None]
-
-
-def _named(label: str, patterns: Sequence[str]) -> bool:
-    """Whether `reproduce.plan` would choose a cell of this label."""
-    return not patterns or any(fnmatchcase(label.lower(), pattern.lower()) for pattern in patterns)
 
 
 def _claim(
@@ -236,7 +235,8 @@ def _claim(
         raise UsageError(f"{name}, claim {entry.get('text', '')!r}: {wrong}")
     text, asked = " ".join(str(entry["text"]).split()), tuple(entry.get("metrics", metrics))
     hold, places = entry.get("hold", "every"), int(entry.get("places", 1))
-    return Claim(text, left, right, relation, asked, chosen, hold, places, entry.get("value"))
+    value, margin = entry.get("value"), float(entry.get("margin", 0.0))
+    return Claim(text, left, right, relation, asked, chosen, hold, places, value, margin)
 
 
 def _misfit(
@@ -244,6 +244,8 @@ def _misfit(
 ) -> str:
     if not entry.get("text") or not left:
         return "needs a text and left"
+    if "margin" in entry and relation != "better":
+        return f"relation {relation}: takes no margin"
     if relation == "is":
         return "" if "value" in entry else "relation is: needs a value"
     if relation in OVER_COLUMNS and len(columns) < 2:
@@ -348,7 +350,9 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
                 yield _one_of([test(text, _less(row, rival)) for row in every[: len(claim.left)]])
             else:
                 for pair in product(claim.left, claim.right):
-                    yield test(f"{pair[0]} over {pair[1]}, {column}, {metric}", _less(*signed(pair, column)))
+                    ahead = _less(*signed(pair, column))
+                    allowed = {seed: difference + claim.margin for seed, difference in ahead.items()}
+                    yield test(f"{pair[0]} over {pair[1]}, {column}, {metric}", allowed)
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:

@@ -120,7 +120,7 @@ def plan(
     columns: Sequence[str] = (),
 ) -> list[Entry]:
     """Every cell with its runs; `rows`, `columns` choose by label (with * and ?), `override` settings of all cells."""
-    cells = [c for c in preset.cells(full) if _chosen(c.row, rows) and _chosen(c.column, columns)]
+    cells = [c for c in preset.cells(full) if named(c.row, rows) and named(c.column, columns)]
     if not cells:
         labels = [f"{c.row!r} × {c.column!r}" for c in preset.cells(full)]
         raise UsageError(
@@ -129,7 +129,8 @@ def plan(
     return [_entry(preset, cell, out, seeds, rounds, override or {}) for cell in cells]
 
 
-def _chosen(label: str, patterns: Sequence[str]) -> bool:
+def named(label: str, patterns: Sequence[str]) -> bool:
+    """Whether patterns (with * and ?, case does not matter) choose a row or column of this label; no pattern: all."""
     return not patterns or any(fnmatchcase(label.lower(), pattern.lower()) for pattern in patterns)
 
 

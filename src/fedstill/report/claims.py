@@ -46,15 +46,16 @@ def markdown(judgements: Sequence[Judgement]) -> str:
 
 
 def sentence(judgements: Sequence[Judgement]) -> str:
-    """A page's first line on its claims: reached or not, not decided or not measured; those not held are named."""
+    """A page's first line on its claims: reached, in part or not, not decided or not measured; those not held first."""
     measured = [j for j in judgements if any(len(s.differences) > 1 for s in j.statements)]
     if not measured:
         return "Its paper's claim has not been measured here yet."
+    held = [j for j in measured if j.verdict == "held"]
     missed = [j for j in measured if j.verdict != "held"]
-    results = "; ".join(f"{j.claim.text}: {j.verdict} ({j.evidence})" for j in missed or measured)
+    results = "; ".join(f"{j.claim.text}: {j.verdict} ({j.evidence})" for j in [*missed, *held])
     if missed:
         failed = any(j.verdict == "not held" for j in missed)
-        verdict = "Does not reach its paper's claim here." if failed else "Not shown to reach its paper's claim here."
-        return f"**{verdict}** {results}."
+        none = "Does not reach its paper's claim here." if failed else "Not shown to reach its paper's claim here."
+        return f"**{'Reaches only a part of what its paper claims here.' if held else none}** {results}."
     rest = "" if len(measured) == len(judgements) else " Not all of it has been measured yet."
     return f"Reaches its paper's claim here: {results}.{rest}"
