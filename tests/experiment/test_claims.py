@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedstill.core.errors import UsageError
@@ -123,6 +124,26 @@ def test_top_compares_the_best_with_the_last_rival_who_may_be_above_it() -> None
     cells = [number("A", "x", [0.5, 0.6, 0.71]), number("B", "x", [0.3, 0.4, 0.5]), number("C", "x", [0.8, 0.9, 1.0])]
     assert verdict(made(relation="top", right=["*"], places=2, columns=["x"]), *cells) == "held"
     assert verdict(made(relation="top", right=["*"], places=1, columns=["x"]), *cells) == "not held"
+
+
+def test_rivals_as_good_as_a_row_refute_its_place_no_more_often_than_the_level_allows() -> None:
+    """A's rivals are drawn as A is: their best of each seed lies far above A, each of them by itself does not."""
+    draw = np.random.default_rng(1)
+    names = ["A", "B", "C", "D", "E", "F"]
+    table = {**TABLE, "rows": [{"label": name} for name in names]}
+    entry = {"text": "so", "left": "A", "right": "*", "relation": "top", "metrics": ["amp"], "columns": ["x"]}
+    for places in (1, 2):
+        (claim,) = claims("tiny", {**table, "claims": [{**entry, "places": places}]})
+        found = [
+            verdict(claim, *(number(name, "x", list(draw.normal(size=3))) for name in names)) for _ in range(200)
+        ]
+        assert found.count("not held") <= 0.08 * len(found)
+        assert found.count("held") <= 0.08 * len(found)
+
+
+def test_more_places_than_rivals_claim_nothing() -> None:
+    with pytest.raises(UsageError, match="places = 3: there are 2 on the right"):
+        made(relation="top", right=["*"], places=3)
 
 
 def test_one_of_several_is_at_the_top_only_where_the_same_row_is_in_every_seed() -> None:

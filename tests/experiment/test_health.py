@@ -8,6 +8,8 @@ from smallest import same_bits, small_experiment, small_method
 
 from fedstill.cli import main
 from fedstill.core.errors import RunError
+from fedstill.core.loop import REFUSED
+from fedstill.core.record import TOO_LONG
 from fedstill.experiment.drive import exhausted
 from fedstill.experiment.health import Health
 from fedstill.experiment.result import Result
@@ -15,6 +17,7 @@ from fedstill.experiment.run import Watcher, resume, start
 from fedstill.experiment.rundir import RunDir
 from fedstill.experiment.watcher import StopRun
 
+LONG = f"{REFUSED}{TOO_LONG}: norm 1e+08, the round's median 1.5"
 ROWS = [
     {"round": 1, "active": [0, 1, 2], "missing": {}},
     {
@@ -25,20 +28,25 @@ ROWS = [
     {
         "round": 3,
         "active": [1, 2, 4],
-        "missing": {"1": "refused: a Note instead of a Update", "4": "its worker died, twice"},
+        "missing": {"1": "refused: a Note instead of a Update", "4": "its worker died, twice", "2": LONG},
     },
 ]
 
 
 def test_health_by_hand() -> None:
-    """Nine asked; lost: one of each kind. So five are used."""
+    """Nine asked; lost: two that diverge, and one of each other kind. So four are used."""
     health = Health.of(ROWS)
-    assert health.total == {"asked": 9, "used": 5, "diverging": 1, "refused": 1, "dropped": 1, "missing": 1}
-    assert [entry.used for entry in health.rounds] == [3, 1, 1]
-    assert health.clients() == {"1": {"diverging": 1, "refused": 1}, "3": {"dropped": 1}, "4": {"missing": 1}}
+    assert health.total == {"asked": 9, "used": 4, "diverging": 2, "refused": 1, "dropped": 1, "missing": 1}
+    assert [entry.used for entry in health.rounds] == [3, 1, 0]
+    assert health.clients() == {
+        "1": {"diverging": 1, "refused": 1},
+        "2": {"diverging": 1},
+        "3": {"dropped": 1},
+        "4": {"missing": 1},
+    }
     assert not health.well
     assert not health.failed
-    assert str(health) == "5 of 9 replies used; 1 diverging, 1 refused, 1 dropped, 1 missing"
+    assert str(health) == "4 of 9 replies used; 2 diverging, 1 refused, 1 dropped, 1 missing"
     assert (
         health.rounds[1].line().startswith("round 2: 1 of 3 replies used; 1 diverging (client 1: weights/a has values")
     )

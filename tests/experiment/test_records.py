@@ -20,7 +20,7 @@ from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, Record, made_by, matching, record_id, record_of
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import start
-from fedstill.experiment.verify import Check, verified
+from fedstill.experiment.verify import PARTS, Check, verified
 from fedstill.report import result_pages
 from fedstill.report.record_tables import OLDER_KERNELS, show_check
 
@@ -205,12 +205,39 @@ def test_a_record_that_is_not_the_same_names_its_commit_and_says_whether_it_is_h
     assert made_by(gone) == "made by commit 0123456789ab", "outside a checkout nobody can look"
 
 
+def _from_round_2(record: records.Record) -> dict[str, dict[str, list[float | None]]]:
+    return {m: {name: list(curve[1:]) for name, curve in known.items()} for m, known in record.curves.items()}
+
+
+@pytest.mark.parametrize(
+    ("differ", "outcome"),
+    [
+        (set(), "the same bits"),
+        ({"the last weights"}, "the same scores, other bits of the weights"),
+        ({"every score", "the last weights"}, "NOT the same"),
+        ({"the data", "the last weights"}, "NOT the same"),
+    ],
+)
+def test_equal_scores_beside_other_weights_are_an_outcome_of_their_own(
+    run: Path, capsys: pytest.CaptureFixture[str], differ: set[str], outcome: str
+) -> None:
+    parts = {part: part not in differ for part in PARTS.values()}
+    show_check(Check(record_of(run), parts, {"processor": (None, "GenuineIntel 6 85")}))
+    out = capsys.readouterr().out
+    assert f": {outcome}\n" in out
+    assert ("processor was not recorded, is GenuineIntel 6 85 here" in out) == bool(differ)
+
+
 def test_a_record_is_verified_bit_by_bit_and_a_false_one_is_found_out(run: Path) -> None:
     record = record_of(run)
     assert verified(record).same
     early = verified(record, rounds=2)
     assert early.same
     assert "the curves to round 2" in early.parts
+    sparse = replace(record, rounds=[2, 3], curves=_from_round_2(record))
+    assert verified(sparse, rounds=2).same
+    with pytest.raises(UsageError, match=r"rounds = 1: .* was first examined in round 2"):
+        verified(sparse, rounds=1)
     other = replace(record, experiment={**record.experiment, "method": {**record.experiment["method"], "lr": 0.11}})
     check = verified(other)
     assert check.parts == {"the data": True, "the split": True, "every score": False, "the last weights": False}

@@ -194,8 +194,8 @@ def test_clients_never_seen_do_not_teach():
 
 
 def test_it_is_not_private_while_it_uses_label_counts():
-    assert FedSteady().mixing() == "tau = 0.5"
-    assert FedSteady(tau=0.0).mixing() == "lack = none"
+    assert FedSteady().mixing() == "tau = 0.5 uses how many samples of each class there are; set tau=0 and a lack"
+    assert FedSteady(tau=0.0).mixing() == "lack = none is read off the labels; set lack to a number from 0 to 1"
     assert FedSteady(tau=0.0, lack=1.0).mixing() is None
 
 

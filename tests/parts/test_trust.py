@@ -355,3 +355,8 @@ def test_a_client_that_favours_its_own_classes_is_trusted_and_a_liar_is_not(env:
     everybody = spoken(env, honest, one_sided, honest, honest + 0.1)
     _, kept = rule.gather(env, rule.init(env, None), everybody)
     assert [r.client for r in kept] == [r.client for r in everybody], "all alike: everybody is trusted"
+
+
+def test_the_two_rules_for_clients_that_differ_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match=r"known = 0.3 beside levelled = 0.05: choose one of the two rules"):
+        Identify(known=0.3, levelled=0.05)

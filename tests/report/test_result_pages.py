@@ -273,13 +273,24 @@ def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
     held, open_, none = _judgement([1.0, 2.0, 3.0]), _judgement([-1.0, 0.0, 1.0]), _judgement([])
     failed = _judgement([-1.0, -2.0, -3.0])
     assert sentence([none]) == "Its paper's claim has not been measured here yet."
-    assert sentence([held]).startswith("Reaches its paper's claim here: A over B: held (mean difference 2, 90 % ")
+    assert sentence([held]).startswith("**Reaches its paper's claim here.** A over B: held (mean difference 2, 90 % ")
     assert sentence([held, none]).endswith("Not all of it has been measured yet.")
     assert sentence([open_]).startswith("**Not shown to reach its paper's claim here.** A over B: not decided (")
-    part = sentence([held, open_])
-    assert part.startswith("**Reaches only a part of what its paper claims here.** A over B: not decided (")
-    assert "; A over B: held (" in part
-    assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.** A over B: not decided (")
+    assert sentence([held, open_, failed]).split("\n") == [
+        "**Reaches only a part of what its paper claims here: 1 of 3.**",
+        "",
+        "- not held: A over B",
+        "- not decided: A over B",
+        "- held: A over B",
+    ]
+    assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.**\n\n- not held: A over B\n")
+
+
+def test_what_this_project_claims_itself_does_not_count_in_a_pages_first_line() -> None:
+    failed, held = _judgement([-1.0, -2.0, -3.0]), _judgement([1.0, 2.0, 3.0])
+    ours = replace(held, claim=replace(held.claim, ours=True))
+    assert sentence([failed, ours]) == sentence([failed])
+    assert sentence([ours]) == "Its paper's claim has not been measured here yet."
 
 
 SECOND_WAVE = (

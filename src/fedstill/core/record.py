@@ -284,6 +284,8 @@ def size(value: Any) -> int:
 
 NOT_FINITE = "has values that are not finite or too large"
 """What `fault` says of numbers that training has blown up."""
+TOO_LONG = "its update is far longer than the others'"
+"""What a hub says of one that training has blown up beside the others'."""
 
 
 def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:

@@ -31,7 +31,7 @@ Verdict = Literal["held", "not held", "not decided"]
 RELATIONS = ("better", "top", "grows", "rises", "is")
 OVER_COLUMNS = ("grows", "rises")
 """Relations between columns."""
-_KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value", "margin"}
+_KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value", "margin", "ours"}
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,15 @@ class Claim:
     value: float | None
     margin: float = 0.0
     """How much worse `left` may be, in the metric's own unit."""
+    ours: bool = False
+    """This project's own statement: the paper does not make it."""
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Columns with metrics of their own: there the claim is about these alone."""
 
     @property
     def of_one_difference(self) -> bool:
         """Whether each of its statements is one difference by seed: not a value, nor one of several rows."""
-        return self.relation != "is" and (self.relation != "top" or len(self.left) == 1)
+        return self.relation != "is" and (self.relation != "top" or len(self.left) == len(self.right) == 1)
 
     def about(self, metric: str) -> tuple[str, ...]:
         """The columns that show this metric."""
@@ -89,7 +91,7 @@ class Statement:
     interval: tuple[float, float] | None
     """90 % confidence interval of the mean difference: it leaves out zero where one of the two tests decides.
 
-    None where there is no spread to make one of, and where the statement is of several rows (`_one_of`).
+    None where there is no spread to make one of, and where the statement is of several rows (`_one_of`, `_placed`).
     """
     p: float | None
     """Of differences like these, or further above zero, were there none."""
@@ -236,7 +238,7 @@ def _claim(
     text, asked = " ".join(str(entry["text"]).split()), tuple(entry.get("metrics", metrics))
     hold, places = entry.get("hold", "every"), int(entry.get("places", 1))
     value, margin = entry.get("value"), float(entry.get("margin", 0.0))
-    return Claim(text, left, right, relation, asked, chosen, hold, places, value, margin)
+    return Claim(text, left, right, relation, asked, chosen, hold, places, value, margin, bool(entry.get("ours")))
 
 
 def _misfit(
@@ -248,6 +250,8 @@ def _misfit(
         return f"relation {relation}: takes no margin"
     if relation == "is":
         return "" if "value" in entry else "relation is: needs a value"
+    if relation == "top" and int(entry.get("places", 1)) > len(right) > 0:
+        return f"places = {entry['places']}: there are {len(right)} on the right"
     if relation in OVER_COLUMNS and len(columns) < 2:
         return f"relation {relation}: needs two columns or more"
     return "" if right or relation == "rises" else f"relation {relation}: needs right"
@@ -345,9 +349,10 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
                     yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)
             elif claim.relation == "top":
                 every = signed((*claim.left, *claim.right), column)
-                rival = _in_place(every[len(claim.left) :], claim.places)
+                rivals = every[len(claim.left) :]
                 text = f"first {claim.places}, {column}, {metric}"
-                yield _one_of([test(text, _less(row, rival)) for row in every[: len(claim.left)]])
+                against = [[test(text, _less(row, rival)) for rival in rivals] for row in every[: len(claim.left)]]
+                yield _one_of([_placed(each, claim.places) for each in against])
             else:
                 for pair in product(claim.left, claim.right):
                     ahead = _less(*signed(pair, column))
@@ -360,12 +365,30 @@ def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, fl
     return {seed: left[seed] - right[seed] for seed in left if seed in right}
 
 
-def _in_place(rows: Sequence[Mapping[int, float]], place: int) -> dict[int, float]:
-    """The value in a place (1: the best) among these rows, of the seeds that all of them have."""
-    seeds = set.intersection(*(set(row) for row in rows)) if rows else set()
-    return {
-        seed: sorted((row[seed] for row in rows), reverse=True)[min(place, len(rows)) - 1] for seed in sorted(seeds)
-    }
+def _placed(against: Sequence[Statement], places: int) -> Statement:
+    """A row is among the first `places`, from its comparison with each rival; shown is the rival in the last of them.
+
+    It is where it beats all rivals but `places - 1`, and is not where as many as `places` of them beat it. Rivals are
+    the same in every seed: the best of each seed would be a maximum over noise. Which rivals they are is not known
+    beforehand, so p-values are multiplied by the number of choices (Bonferroni).
+
+    By hand, first of three: the largest p; of the contrary three times the least. Among the first two: three times the
+    second largest; of the contrary, for three pairs of rivals, three times the second least.
+
+        >>> rivals = [Statement("x", (m, m), m, None, p, 1 - p) for m, p in ((3.0, 0.01), (2.0, 0.02), (1.0, 0.04))]
+        >>> [(s.mean, round(s.p, 2), round(s.contrary, 2)) for s in (_placed(rivals, 1), _placed(rivals, 2))]
+        [(1.0, 0.04, 1.0), (2.0, 0.06, 1.0)]
+    """
+    if len(against) == 1:
+        return against[0]
+    last = sorted(against, key=lambda s: math.inf if s.mean is None else s.mean)[places - 1]
+    ps = sorted(s.p for s in against if s.p is not None)
+    contraries = sorted(s.contrary for s in against if s.contrary is not None)
+    if len(ps) < len(against):
+        return replace(last, interval=None, p=None, contrary=None)
+    p = min(1.0, math.comb(len(ps), places - 1) * ps[-places])
+    contrary = min(1.0, math.comb(len(ps), places) * contraries[places - 1])
+    return replace(last, interval=None, p=p, contrary=contrary)
 
 
 def _one_of(rows: Sequence[Statement]) -> Statement:

@@ -8,13 +8,13 @@ from typing import Any
 
 from fedstill.core.loop import REFUSED
 from fedstill.core.method import Method
-from fedstill.core.record import NOT_FINITE
+from fedstill.core.record import NOT_FINITE, TOO_LONG
 from fedstill.parts.learner import LocalTraining
 from fedstill.transports.dropping import DROPPED
 
 KINDS = {
     "diverging": "sent numbers that are not finite or far too large",
-    "refused": "sent something of another form than the method's",
+    "refused": "sent what cannot be used, such as something of another form",
     "dropped": "dropped out, as the experiment asked",
     "missing": "did not answer",
 }
@@ -30,7 +30,7 @@ def kind(why: str) -> str:
     if why == DROPPED:
         return "dropped"
     if why.startswith(REFUSED):
-        return "diverging" if NOT_FINITE in why else "refused"
+        return "diverging" if NOT_FINITE in why or TOO_LONG in why else "refused"
     return "missing"
 
 

@@ -249,8 +249,22 @@ def versions() -> dict[str, Any]:
     return {
         **found,
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()} {'-'.join(platform.libc_ver())}",
         "cores": os.cpu_count(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "processor": processor(),
         "threads_per_worker": 1,
     }
+
+
+def processor() -> str:
+    """Maker, family and model: processors of one capability may still sum in another order."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known: dict[str, str] = {}
+    for name, _, value in (line.partition(":") for line in lines):
+        known.setdefault(name.strip(), value.strip())
+    parts = [known[name] for name in ("vendor_id", "cpu family", "model") if name in known]
+    return " ".join(parts) or platform.processor() or platform.machine()

@@ -13,7 +13,7 @@ from fedstill.experiment.records import Record, made_by, record_of
 from fedstill.experiment.run import start
 
 PARTS = {"data": "the data", "split": "the split", "bits": "every score", "weights": "the last weights"}
-DECIDES = ("torch", "numpy", "scikit-learn", "cpu")
+DECIDES = ("torch", "numpy", "scikit-learn", "cpu", "processor")
 """The versions that decide bits besides the code."""
 
 
@@ -32,13 +32,24 @@ class Check:
         """Was everything the same?"""
         return all(self.parts.values())
 
+    @property
+    def outcome(self) -> str:
+        """In words; scores can agree to the bit where the weights, rounded otherwise, do not."""
+        if self.same:
+            return "the same bits"
+        differ = {part for part, same in self.parts.items() if not same}
+        return "the same scores, other bits of the weights" if differ == {PARTS["weights"]} else "NOT the same"
+
     def plain(self) -> dict[str, Any]:
         """The check as JSON."""
         return {**{k: v for k, v in asdict(self).items() if k != "record"}, "id": self.record.id, "same": self.same}
 
 
 def verified(record: Record, rounds: int | None = None) -> Check:
-    """Run the record's experiment again, in a folder that is thrown away; of `rounds` alone the curves are compared."""
+    """Run the record's experiment again, in a folder that is thrown away.
+
+    Of its first `rounds` alone, or of as many of them as end with an examined one, the curves are compared.
+    """
     plan = record.plan
     if plan is None:
         raise UsageError(f"{record.id}: its settings cannot be read by this version; it was {made_by(record)}")
@@ -46,7 +57,12 @@ def verified(record: Record, rounds: int | None = None) -> Check:
     if rounds and student:
         raise UsageError(f"{record.id}: a student is taught by a finished teacher; verify it without --rounds")
     plan = replace(plan, fingerprint=None)  # other data are found out below, and named
-    short = min(rounds or plan.rounds, plan.rounds)
+    short = plan.rounds
+    if rounds and rounds < plan.rounds:
+        examined = [t for t in record.rounds if t <= rounds]
+        if not examined:
+            raise UsageError(f"rounds = {rounds}: {record.id} was first examined in round {record.rounds[0]}")
+        short = examined[-1]
     with tempfile.TemporaryDirectory() as room:
         path = Path(room) / "again"
         run = teacher_plan(plan) if student else plan

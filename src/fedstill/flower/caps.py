@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from fedstill.core.record import Carries, carried, leaves, replaced
+from fedstill.core.record import TOO_LONG, Carries, carried, leaves, replaced
 from fedstill.core.value import by_field
 from fedstill.data.summary import Summary
 from fedstill.flower.messages import DataSummary
@@ -116,7 +116,7 @@ def outsized(round: Mapping[int, tuple[Any, Any]], times: float) -> dict[int, st
     norms = {k: norm(upload, down) for k, (upload, down) in round.items()}
     usual = median(norms.values())
     return {
-        k: f"its update has norm {size:.3g}, the round's median is {usual:.3g}"
+        k: f"{TOO_LONG}: norm {size:.3g}, the round's median {usual:.3g}"
         for k, size in norms.items()
         if usual > 0 and size > times * usual
     }

@@ -94,8 +94,10 @@ class FedSteady(Imagining, Dynamic):
     def mixing(self) -> str | None:
         """Calibration and κ use how many samples of each class there are."""
         if self.tau:
-            return f"tau = {self.tau:g}"
-        return "lack = none" if self.lack is None else super().mixing()
+            return f"tau = {self.tau:g} uses how many samples of each class there are; set tau=0 and a lack"
+        if self.lack is None:
+            return "lack = none is read off the labels; set lack to a number from 0 to 1"
+        return super().mixing()
 
     @classmethod
     def upload_type(cls) -> type:

@@ -191,7 +191,7 @@ class Dafl(ImageGenerator):
 
 @generators.register("light")
 class Light(ImageGenerator):
-    """Two transposed convolutions of 4×4: with 16 channels 1/267 of dafl's multiply-adds, with 64 1/23."""
+    """Two transposed convolutions of 4×4: with 16 channels 1/267 of dafl's multiply-adds, with 64 1/24."""
 
     channels = 16
     lr = 0.02

@@ -48,7 +48,7 @@ class Dynamic(Averaging):
 
     def mixing(self) -> str | None:
         """Clipping is of the whole batch's gradient."""
-        return None if self.max_norm is None else f"max_norm = {self.max_norm:g}"
+        return None if self.max_norm is None else f"max_norm = {self.max_norm:g} clips whole batches; set max_norm=none"
 
     def init_server(self, env: Env) -> Corrected:
         """θ⁰; h = 0."""

@@ -225,6 +225,11 @@ class Identify(Gather):
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
     server_batch: int = setting(64, ge=1, doc="batch size for the server's model")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.known and self.levelled:
+            raise UsageError(f"known = {self.known:g} beside levelled = {self.levelled:g}: choose one of the two rules")
+
     def init(self, env: Env, weights: State | None) -> Trust:
         """A server model that has seen nothing."""
         if env.public_classes is not None:

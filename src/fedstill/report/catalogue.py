@@ -222,5 +222,5 @@ def show_examination(examined: Mapping[str, Any]) -> None:
     print(f"{'accelerator':<14} {examined['accelerator'] or 'none'}")
     print(f"{'FEDSTILL_DATA':<14} {examined['FEDSTILL_DATA'] or 'not set'}\n\ndata sets:")
     for name, where in examined["data"].items():
-        missing = "not found: put its files under FEDSTILL_DATA, or pip install fedstill[huggingface]"
+        missing = "not found: where its files come from, and where they go: docs/data.md"
         print(f"  {name:<16} {where or missing}")

@@ -46,16 +46,26 @@ def markdown(judgements: Sequence[Judgement]) -> str:
 
 
 def sentence(judgements: Sequence[Judgement]) -> str:
-    """A page's first line on its claims: reached, in part or not, not decided or not measured; those not held first."""
-    measured = [j for j in judgements if any(len(s.differences) > 1 for s in j.statements)]
+    """What a page opens with: whether its method reaches what its paper claims, then the claims, those not held first.
+
+    What this project claims beyond the paper does not count. A single claim is followed by its evidence; several are a
+    list, and their evidence stands in the page's table of claims.
+    """
+    papers = [judgement for judgement in judgements if not judgement.claim.ours]
+    measured = [j for j in papers if any(len(s.differences) > 1 for s in j.statements)]
     if not measured:
         return "Its paper's claim has not been measured here yet."
-    held = [j for j in measured if j.verdict == "held"]
-    missed = [j for j in measured if j.verdict != "held"]
-    results = "; ".join(f"{j.claim.text}: {j.verdict} ({j.evidence})" for j in [*missed, *held])
-    if missed:
-        failed = any(j.verdict == "not held" for j in missed)
-        none = "Does not reach its paper's claim here." if failed else "Not shown to reach its paper's claim here."
-        return f"**{'Reaches only a part of what its paper claims here.' if held else none}** {results}."
-    rest = "" if len(measured) == len(judgements) else " Not all of it has been measured yet."
-    return f"Reaches its paper's claim here: {results}.{rest}"
+    verdicts = [judgement.verdict for judgement in measured]
+    if set(verdicts) == {"held"}:
+        opening = "Reaches its paper's claim here."
+    elif "held" in verdicts:
+        opening = f"Reaches only a part of what its paper claims here: {verdicts.count('held')} of {len(verdicts)}."
+    else:
+        opening = f"{'Does not reach' if 'not held' in verdicts else 'Not shown to reach'} its paper's claim here."
+    rest = "" if len(measured) == len(papers) else " Not all of it has been measured yet."
+    if len(measured) == 1:
+        (only,) = measured
+        return f"**{opening}** {only.claim.text}: {only.verdict} ({only.evidence}).{rest}"
+    order = ("not held", "not decided", "held")
+    listed = [f"- {j.verdict}: {j.claim.text}" for j in sorted(measured, key=lambda j: order.index(j.verdict))]
+    return "\n".join([f"**{opening}**{rest}", "", *listed])

@@ -16,7 +16,9 @@ from fedstill.report.privacy import left_clients, spent
 from fedstill.report.terminal import size
 
 
-def card(result: Result, model: str, signature: Signature, title: str, license: str | None = None) -> str:
+def card(
+    result: Result, model: str, signature: Signature, title: str, license: str | None = None, address: str = "FOLDER"
+) -> str:
     """The card of a run's model.
 
     Args:
@@ -25,6 +27,7 @@ def card(result: Result, model: str, signature: Signature, title: str, license: 
         signature: what the model takes and gives.
         title: the heading.
         license: of the model, as its owner says.
+        address: where it is pulled from.
 
     Returns:
         The card, as `README.md` has it.
@@ -33,7 +36,7 @@ def card(result: Result, model: str, signature: Signature, title: str, license: 
         _head(result, license),
         f"# {title}",
         _opening(result, model),
-        _use(title),
+        _use(address),
         _data(result, signature),
         _scores(result, model),
         _left(result),
@@ -57,14 +60,14 @@ def _opening(result: Result, model: str) -> str:
     where = "at sites that kept their data" if plan.get("transport") == "flower" else "in a simulation on one machine"
     return (
         f"The model `{model}` that {plan['method']['name']} trained over {plan['clients']} clients in "
-        f"{len(result.rows)} rounds, {where}, with fedstill {fedstill.__version__}.{note}"
+        f"{len(result.rows)} round{'s' * (len(result.rows) != 1)}, {where}, with fedstill {fedstill.__version__}.{note}"
     )
 
 
-def _use(title: str) -> str:
+def _use(address: str) -> str:
     return (
         "## Use\n\n```\n"
-        f"fedstill pull hf://{title} model        # or a folder that holds these files\n"
+        f"fedstill pull {address} model{'' if address.startswith('hf://') else '        # FOLDER: the one of this file'}\n"
         "fedstill predict model sample.npy\n"
         "fedstill export model model.onnx\n```"
     )

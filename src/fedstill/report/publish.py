@@ -54,7 +54,7 @@ def push(
         if name.count("/") != 1 or not all(name.split("/")):
             raise UsageError(f"{target}: must be hf://owner/name")
         with tempfile.TemporaryDirectory() as room:
-            write_package(run, Path(room), which, name, license)
+            write_package(run, Path(room), which, name, license, target)
             return _upload(Path(room), name, public, endpoint)
     folder = Path(target)
     _vacant(folder)
@@ -66,11 +66,14 @@ def push(
     return str(folder)
 
 
-def write_package(run: Path, folder: Path, which: str | None, title: str, license: str | None) -> None:
-    """Write the files of a published model into a folder."""
+def write_package(
+    run: Path, folder: Path, which: str | None, title: str, license: str | None, address: str = "FOLDER"
+) -> None:
+    """Write the files of a published model into a folder; its card says that it is pulled from `address`."""
     ready = load_model(run, which)
     write_model(run, folder / WEIGHTS, ready.name)
-    (folder / "README.md").write_text(card(Result.read(run), ready.name, ready.signature, title, license), "utf-8")
+    about = card(Result.read(run), ready.name, ready.signature, title, license, address)
+    (folder / "README.md").write_text(about, "utf-8")
     kind = nameless(ready.signature.kind)
     replace(ready.signature, kind=kind, recipes=(ready.recipe,), of=(0,), sizes=()).save(folder)
     sums = {name: _checksum(folder / name) for name in (WEIGHTS, FILE)}

@@ -76,14 +76,15 @@ OLDER_KERNELS = "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INS
 def show_check(check: Check) -> None:
     """What was the same and what was not."""
     console = stdout(highlight=False)
-    verdict = "the same bits" if check.same else "NOT the same"
-    console.print(f"[bold]{check.record.id}[/bold] {check.record.label}: {verdict}")
+    console.print(f"[bold]{check.record.id}[/bold] {check.record.label}: {check.outcome}")
     for part, same in check.parts.items():
         console.print(f"  {part}: {'the same' if same else 'different'}")
-    if not check.same:
-        code = f"commit {commit()}" if commit() else "the code at hand"
-        console.print(f"  {made_by(check.record)}; run again by {code}", soft_wrap=True)
+    if check.same:
+        return
+    code = f"commit {commit()}" if commit() else "the code at hand"
+    console.print(f"  {made_by(check.record)}; run again by {code}", soft_wrap=True)
     for name, (then, now) in check.elsewhere.items():
-        console.print(f"  {name} was {then}, is {now} here: other kernels may round differently")
-    if not check.same and check.elsewhere.get("cpu") == ("AVX2", "AVX512"):
-        console.print(f"  {OLDER_KERNELS} before the command takes those of then", soft_wrap=True)
+        before = "was not recorded" if then is None else f"was {then}"
+        console.print(f"  {name} {before}, is {now} here: another may round differently", soft_wrap=True)
+    if check.elsewhere.get("cpu") == ("AVX2", "AVX512"):
+        console.print(f"  {OLDER_KERNELS} before the command takes the kernels of then", soft_wrap=True)
