@@ -18,7 +18,7 @@ setup: $(VENV)/ready ## a .venv with everything, pinned by constraints.txt
 demo: $(VENV)/ready ## FedAvg against FedKF on real digits: live tables, a comparison, a report
 	$(BIN)/fedstill demo
 
-test: $(VENV)/ready ## every test, on all cores
+test: $(VENV)/ready ## every test but the long ones, on all cores
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-deploy: $(VENV)/ready ## the long form of the deployed tests: hub and sites that are killed, 1 GB of noise, every kind of method

@@ -155,6 +155,19 @@ def test_methods_with_a_public_set_have_another_split_on_the_board_and_ccvr_its_
     assert standings["ccvr"].scores[task].metrics != standings["fedavg"].scores[task].metrics
 
 
+def test_all_data_in_one_place_is_on_the_board_without_a_rank() -> None:
+    preset = read_preset("leaderboard/board")
+    found = leagues(preset, Archive(ROOT / "results"))
+    ranked, (yardstick,) = found[:-1], found[-1].standings
+    assert yardstick.method not in {s.method for league in ranked for s in league.standings}
+    assert (yardstick.method, yardstick.rank, yardstick.mean_ranks) == ("centralised", None, {})
+    assert yardstick.scores.keys() >= set(ranked[0].tasks)
+    assert all(s.among == len(league.standings) for league in ranked for s in league.standings)
+    text = leaderboard.markdown(preset, found)
+    assert "**All data in one place**, not ranked\n" in text
+    assert "| centralised | centralised | – | – | – | – |" in text
+
+
 def test_the_page_says_how_many_took_the_largest_rate(tmp_path: Path, board: tuple[str, Archive]) -> None:
     """FedAvg's documented rate is .01: .1 is ten times it, the edge; .03 is not."""
     file = tmp_path / "edge.toml"

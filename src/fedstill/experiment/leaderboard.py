@@ -1,7 +1,8 @@
 """The leaderboard: every method, task by task, from records alone; ranks, and how far apart they must be to count.
 
 Methods that give one model to everybody and methods that give each client its own stand in leagues of their own: on
-clients whose classes differ, a personal model is examined on far fewer classes, and its AMP is another quantity.
+clients whose classes differ, a personal model is examined on far fewer classes, and its AMP is another quantity. What
+has all data in one place is shown beside them and not ranked: no federation competes with it.
 """
 
 import math
@@ -20,6 +21,8 @@ from fedstill.experiment.run import start
 from fedstill.experiment.search import TUNING_SEED
 from fedstill.experiment.table_metrics import described, which
 
+SHARED, PERSONAL, YARDSTICK = LEAGUES = ("one model for all", "a model for each client", "all data in one place")
+"""The leagues, as they are shown; the last one is not ranked."""
 TIMES = (1, 3, 10)
 """What a documented rate is multiplied with in tuning: as many trials for every method."""
 RANKED = ("amp", "fm", "wlp")
@@ -58,7 +61,7 @@ class Standing:
     """Bytes of a round, both ways, relative to FedAvg's: the geometric mean over tasks."""
     time: float | None
     """Processor time of a round relative to FedAvg's, likewise."""
-    league: str = "one model for all"
+    league: str = SHARED
     """The league it stands in."""
     among: int = 1
     """How many methods are ranked there."""
@@ -113,7 +116,7 @@ class League:
 
 
 def leagues(preset: Preset, archive: Archive, seeds: int = RECORDED_SEEDS) -> list[League]:
-    """The board from the records: the leagues of shared and of personal models.
+    """The board from the records: the leagues of shared and of personal models, and the yardstick beside them.
 
     A cell has those of the first `seeds` seeds that have a record: `Score.seeds` says which.
     """
@@ -128,7 +131,7 @@ def leagues(preset: Preset, archive: Archive, seeds: int = RECORDED_SEEDS) -> li
     usual = scores.get("fedavg", {})
     tasks = [column["label"] for column in preset.content["columns"]]
     leagues = []
-    for name in ("one model for all", "a model for each client"):
+    for name in LEAGUES:
         inside = {method: scores[method] for method, kind in kinds.items() if kind == name}
         if inside:
             leagues.append(_league(name, inside, tasks, usual))
@@ -149,7 +152,8 @@ def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
             metrics[metric] = fmean(value for value in known if value is not None)
     traffic = fmean(sum(result.bytes().values()) / len(result.rows) for _, result in records)
     spent = [r.cpu_seconds / int(r.experiment["rounds"]) for r, _ in records if r.cpu_seconds]
-    kind = "a model for each client" if model == "personal" else "one model for all"
+    federated = entry.jobs[0].plan.method.federated
+    kind = YARDSTICK if not federated else PERSONAL if model == "personal" else SHARED
     mean_spent = fmean(spent) if spent else None
     return Score(metrics, tuple(record for record, _ in records), traffic, mean_spent, model), kind
 
@@ -160,6 +164,8 @@ def _league(
     most = max(len(scores) for scores in inside.values())
     known = {method: scores for method, scores in inside.items() if 2 * len(scores) >= most}  # a newcomer comes later
     common = tuple(task for task in tasks if all(task in scores for scores in known.values()))
+    if name == YARDSTICK:
+        known = {}
     by = {metric: {task: _placed(known, task, metric) for task in common} for metric in RANKED}
     ranked = by["amp"]
     standings = [

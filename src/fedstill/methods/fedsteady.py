@@ -67,7 +67,7 @@ class FedSteady(Imagining, Dynamic):
     """
 
     made_for = ("labels differ much from client to client", "few clients are active in a round")
-    paper = "fedstill: the parts of FedKF, FedDyn, FedNTD and logit calibration that add up"
+    paper = "fedstill: parts of FedKF, FedDyn, FedNTD and logit calibration together"
     judged_by = "steady"
     one_download = True
     alpha: float = setting(0.03, ge=0, doc="strength of the regularisation against drift (α), times κ")

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedstill.experiment.leaderboard import RANKED, TIMES, League, Score, Standing, at_the_edge
+from fedstill.experiment.leaderboard import RANKED, TIMES, YARDSTICK, League, Score, Standing, at_the_edge
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.table_metrics import described
@@ -54,9 +54,12 @@ def _section(preset: Preset, league: League) -> str:
     body = [_row(preset, standing, run) for standing in league.standings]
     alike = "" if league.friedman is None else f" Friedman's test of all being alike: p = {league.friedman:.2g}."
     far = "" if league.critical is None else f" Mean ranks closer than {league.critical:.2f} do not differ (Nemenyi)."
-    about = (
+    ranked = (
         f"Ranked by AMP over {len(league.tasks)} tasks that every method here has run: {'; '.join(league.tasks)}."
-        f"{alike}{far} Ranks by FM and WLP are means over the same tasks. Bytes (both ways) and processor time of a "
+        f"{alike}{far} Ranks by FM and WLP are means over the same tasks."
+    )
+    about = (
+        f"{'No federation, so not ranked.' if league.name == YARDSTICK else ranked} Bytes (both ways) and processor time of a "
         "round relative to FedAvg, geometric means over tasks. Click a head to sort."
     )
     board = sections.table(head, body, left=(1,), kind="board")
@@ -193,7 +196,8 @@ def markdown(preset: Preset, leagues: Sequence[League]) -> str:
     """The board as Markdown: how rates were tuned, then a table for each league, with its footnotes."""
     out = [tuning(preset)] if tuning(preset) else []
     for league in leagues:
-        out.append(f"**{league.name.capitalize()}**, ranked by AMP over {len(league.tasks)} tasks")
+        how = "not ranked" if league.name == YARDSTICK else f"ranked by AMP over {len(league.tasks)} tasks"
+        out.append(f"**{league.name.capitalize()}**, {how}")
         if league.critical is not None:
             out[-1] += f"; mean ranks closer than {league.critical:.2f} do not differ (Nemenyi, 5 %)"
         tasks = [titled(league, task) for task in league.tasks]
