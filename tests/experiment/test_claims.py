@@ -134,9 +134,7 @@ def test_rivals_as_good_as_a_row_refute_its_place_no_more_often_than_the_level_a
     entry = {"text": "so", "left": "A", "right": "*", "relation": "top", "metrics": ["amp"], "columns": ["x"]}
     for places in (1, 2):
         (claim,) = claims("tiny", {**table, "claims": [{**entry, "places": places}]})
-        found = [
-            verdict(claim, *(number(name, "x", list(draw.normal(size=3))) for name in names)) for _ in range(200)
-        ]
+        found = [verdict(claim, *(number(name, "x", list(draw.normal(size=3))) for name in names)) for _ in range(200)]
         assert found.count("not held") <= 0.08 * len(found)
         assert found.count("held") <= 0.08 * len(found)
 
@@ -292,6 +290,19 @@ def test_the_same_difference_in_every_seed_is_judged_by_its_sign_alone(seeds: in
     tested = "not tested" if p is None else f"p = {p:.3g}" if sign > 0 else "p = 1"
     tested = "the contrary: p = 0.0312" if found.verdict == "not held" else tested
     assert found.evidence == f"difference {50 * sign} in every seed, {tested}, {seeds} seeds"
+
+
+def test_a_counted_value_is_confirmed_by_one_seed_and_refuted_by_one() -> None:
+    table = {**TABLE, "metrics": ["classifier_forward", "amp"]}
+    entry = {"text": "so", "left": "A", "relation": "is", "value": 3, "columns": ["x"]}
+    for metric, value, expected in (
+        ("classifier_forward", 3, "held"),
+        ("classifier_forward", 2, "not held"),
+        ("amp", 3, "not decided"),
+    ):
+        (claim,) = claims("tiny", {**table, "claims": [{**entry, "metrics": [metric]}]})
+        assert verdict(claim, number("A", "x", [float(value)], metric)) == expected
+        assert verdict(claim) == "not decided"
 
 
 def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:

@@ -172,6 +172,16 @@ def test_an_unfinished_run_is_no_record(tmp_path: Path, run: Path) -> None:
         record_of(tmp_path)
 
 
+def test_a_record_of_other_data_does_not_take_the_place_of_the_one_that_is_there(tmp_path: Path, run: Path) -> None:
+    """A file that changed has the same name, so the settings, and with them the id, are the same."""
+    archive, record = Archive(tmp_path / "results"), record_of(run)
+    archive.add(record)
+    archive.add(record)  # the same again harms nobody
+    with pytest.raises(UsageError, match=rf"other data \({record.data}, not 0123456789abcdef\)"):
+        archive.add(replace(record, data="0123456789abcdef"))
+    assert [r.data for r in archive.records] == [record.data]
+
+
 def test_who_has_newer_kernels_is_told_how_to_take_the_older_ones(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -346,7 +346,8 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
         for column in columns:
             if claim.relation == "is":
                 for row in claim.left:
-                    yield _equal(f"{row}, {column}, {metric}", cells.get((row, column, metric), {}), claim.value)
+                    values = cells.get((row, column, metric), {})
+                    yield _equal(f"{row}, {column}, {metric}", values, claim.value, described(metric).counted)
             elif claim.relation == "top":
                 every = signed((*claim.left, *claim.right), column)
                 rivals = every[len(claim.left) :]
@@ -464,10 +465,13 @@ def _by_sign(text: str, differences: Mapping[int, float]) -> Statement:
     return Statement(text, values, values[0], None, p, 1 - p)
 
 
-def _equal(text: str, values: Values, wanted: float | None) -> Statement:
-    """Is the value what is claimed, in every seed? One seed in which it is not, or has none in time, refutes it."""
+def _equal(text: str, values: Values, wanted: float | None, counted: bool = False) -> Statement:
+    """Is the value what is claimed, in every seed? One seed in which it is not, or has none in time, refutes it.
+
+    One in which it is confirms it where it is counted, which no seed varies.
+    """
     off = tuple(_off(values[seed], wanted or 0.0) for seed in sorted(values))
-    if len(off) < 2 and not any(off):
+    if not off or (len(off) < 2 and not any(off) and not counted):
         return Statement(text, off, None, None, None, None)
     wrong = any(difference > 1e-9 for difference in off)
     return Statement(text, off, max(off), None, 1.0 if wrong else 0.0, 0.0 if wrong else 1.0)

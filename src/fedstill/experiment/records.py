@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedstill.core.errors import FedstillError, RunError, UsageError, unknown
+from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.record import leaves
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.lock import writing
@@ -318,7 +318,10 @@ class Archive:
             return fit[0]
         if fit:
             raise UsageError(f"{start}: {len(fit)} records start so: {', '.join(r.id for r in fit[:6])}")
-        raise unknown("record", start, [record.id for record in self.records])
+        raise UsageError(
+            f"unknown record {start!r}: no id of the {len(self.records):,} records in {self.folder} starts so "
+            "(fedstill results lists them)"
+        )
 
     def add(self, record: Record) -> Path:
         """Add a record at the end of its paper's file, whole or not at all; returns the file.
@@ -331,6 +334,7 @@ class Archive:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with writing(self.folder, wait=PATIENCE), file.open("ab") as end:
+                self._refuse_other_data(record)
                 end.write(_ending(end, file.read_bytes()) + record.line().encode())
                 end.flush()
                 os.fsync(end.fileno())
@@ -339,6 +343,16 @@ class Archive:
         self._read = None
         self.__dict__.pop("_by_question", None)
         return file
+
+    def _refuse_other_data(self, record: Record) -> None:
+        """The same settings on other data would take the place of the record that is there."""
+        self._read = None
+        for there in self.records:
+            if there.id == record.id and there.data != record.data:
+                raise UsageError(
+                    f"{record.id}: the record in {self.folder} has the same settings and other data ({there.data}, "
+                    f"not {record.data}); give this one a folder of its own (--results)"
+                )
 
     def _lines(self, file: Path) -> Iterator[Record]:
         lines = file.read_text(encoding="utf-8").splitlines()
