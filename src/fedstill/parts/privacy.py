@@ -40,6 +40,7 @@ NOT_COVERED = {
     Carries.CLASS_LOGITS: "computed from the samples",
     Carries.PRESENCE: "read off the labels",
     Carries.LABEL_COUNTS: "read off the labels",
+    Carries.LACK: "read off the labels",
     Carries.FEATURES: "computed from the samples",
     Carries.PROTOTYPES: "computed from the samples",
     Carries.CLASS_PREDICTIONS: "computed from the samples",

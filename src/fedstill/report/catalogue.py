@@ -109,7 +109,7 @@ def _named(name: str) -> tuple[str, Any]:
     """A registered thing and its kind; `package.module:Name` is of the first kind that it can be."""
     holding = {kind: registry for kind, registry in KINDS.items() if name in registry}
     if not holding:
-        raise unknown("name", name, [*(n for registry in KINDS.values() for n in registry), *presets()])
+        raise unknown("name", name, {*(n for registry in KINDS.values() for n in registry), *presets()})
     if len(holding) == len(KINDS):  # from outside
         import_named("name", name)
     for kind, registry in sorted(holding.items(), key=lambda item: item[1].takes_any):

@@ -59,8 +59,8 @@ def _section(preset: Preset, league: League) -> str:
         f"{alike}{far} Ranks by FM and WLP are means over the same tasks."
     )
     about = (
-        f"{'No federation, so not ranked.' if league.name == YARDSTICK else ranked} Bytes (both ways) and processor time of a "
-        "round relative to FedAvg, geometric means over tasks. Click a head to sort."
+        f"{'No federation, so not ranked.' if league.name == YARDSTICK else ranked} Bytes (both ways) and processor "
+        "time of a round relative to FedAvg, geometric means over tasks. Click a head to sort."
     )
     board = sections.table(head, body, left=(1,), kind="board")
     below = "".join(f"<p>{escape(line)}</p>" for line in footnotes(league, run))

@@ -67,7 +67,7 @@ def _opening(result: Result, model: str) -> str:
 def _use(address: str) -> str:
     return (
         "## Use\n\n```\n"
-        f"fedstill pull {address} model{'' if address.startswith('hf://') else '        # FOLDER: the one of this file'}\n"
+        f"fedstill pull {address} model{'' if address.startswith('hf://') else '    # FOLDER: the one of this file'}\n"
         "fedstill predict model sample.npy\n"
         "fedstill export model model.onnx\n```"
     )

@@ -5,28 +5,18 @@ from typing import Any
 
 from fedstill.core.loop import Transport
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Shelf
+from fedstill.transports.around import Around
 
 Conspire = Callable[[Env, Mapping[int, Any], Sequence[Reply[Any]]], list[Reply[Any]]]
 """Environment, downloads and honest replies of a round in; the replies that the server gets out."""
 
 
-class Colluding:
+class Colluding(Around):
     """Passes a round on to another transport, and its replies through the attackers' hands."""
 
     def __init__(self, inner: Transport, conspire: Conspire) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.conspire = conspire
-
-    @property
-    def states(self) -> Shelf:
-        """The clients' states, kept by the transport inside."""
-        return self.inner.states
-
-    @property
-    def idle(self) -> bool:
-        """As of the transport inside."""
-        return self.inner.idle
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Everybody's honest replies, some of them replaced."""

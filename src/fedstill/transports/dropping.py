@@ -6,28 +6,18 @@ from typing import Any
 from fedstill.core import rng
 from fedstill.core.loop import Transport
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Shelf
+from fedstill.transports.around import Around
 
 DROPPED = "dropped out"
 """The reason that stands in a round for a client that was left out here."""
 
 
-class Dropping:
+class Dropping(Around):
     """Passes a round on to another transport, less the clients that drop out of it."""
 
     def __init__(self, inner: Transport, share: float) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.share = share
-
-    @property
-    def states(self) -> Shelf:
-        """The clients' states, kept by the transport inside."""
-        return self.inner.states
-
-    @property
-    def idle(self) -> bool:
-        """As of the transport inside."""
-        return self.inner.idle
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Each active client is lost with probability `share`, by a stream of its own."""
