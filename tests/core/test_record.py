@@ -107,6 +107,14 @@ def test_a_field_that_does_not_say_what_it_carries_may_not_leave() -> None:
         declared(Tree)
 
 
+def test_whole_numbers_are_bounded_too() -> None:
+    counts = Leaf(torch.zeros(2, dtype=torch.int64))
+    assert fault(Leaf(torch.tensor([3, -(10**10)])), counts) is None
+    assert "too large" in str(fault(Leaf(torch.tensor([3, -(2**62)])), counts))
+    flags = Leaf(torch.zeros(2, dtype=torch.bool))
+    assert fault(Leaf(torch.ones(2, dtype=torch.bool)), flags) is None
+
+
 @pytest.mark.parametrize(
     ("upload", "wrong"),
     [

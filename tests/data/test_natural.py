@@ -91,6 +91,15 @@ def test_given_indices_are_the_clients() -> None:
         staged(arrays(), partition=Given(parts=((0, 25), (5, 6))))
 
 
+def test_a_client_whose_samples_all_became_public_is_named() -> None:
+    everything = Given(parts=(tuple(range(25)),))
+    (left,) = staged(arrays(), partition=everything, public=0.4).dealt
+    alone = tuple(sorted(set(range(25)) - set(left.tolist()))[:2])
+    rest = tuple(k for k in range(25) if k not in alone)
+    with pytest.raises(UsageError, match="client 1 has no samples left to train on, all became public"):
+        staged(arrays(), partition=Given(parts=(rest, alone)), public=0.4)
+
+
 def test_a_partition_is_saved_with_the_run_and_used_again(tmp_path: Path) -> None:
     plan = {"method": small_method("fedavg"), "data": "digits", "samples": 200, "rounds": 1, "workers": "inline"}
     drawn = experiment({**plan, "clients": 4, "alpha": 0.5, "active": 1.0})

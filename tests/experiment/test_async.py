@@ -99,6 +99,28 @@ def test_late_replies_step_from_the_servers_model_as_far_as_they_count() -> None
     assert float(FedAvg().models(env, after)["overall"]["w"]) == 6.75
 
 
+def test_statistics_of_batchnorm_are_taken_as_a_late_client_has_them() -> None:
+    """A variance that fell from 2 to .1 while the server's fell to .5 would be carried on to .5 + ½ (.1 − 2) < 0."""
+    names = ("w", "0.running_var", "0.running_mean", "0.num_batches_tracked")
+    start = {name: torch.tensor([2.0]) for name in names[:3]} | {names[3]: torch.tensor(7)}
+    trained = {name: torch.tensor([0.1]) for name in names[:3]} | {names[3]: torch.tensor(9)}
+    server = {name: torch.tensor([0.5]) for name in names[:3]} | {names[3]: torch.tensor(30)}
+    reply = Reply(0, 1, Update(trained), late=Late(3, start, Async().weight(3)))
+    (moved,) = caught_up([reply], server)
+    weights = moved.upload.weights
+    assert [round(float(weights[name]), 4) for name in names] == [-0.45, 0.1, 0.1, 9.0]
+
+
+def test_an_asynchronous_run_with_batchnorm_learns(runs: Path) -> None:
+    method = small_method("fedavg", lr=0.05)
+    plan = small_experiment(method, model="resnet8-pooled-bn", rounds=6, evaluate_every=6, pace=UNEVEN)
+    result = start(plan, out=runs, name="run")
+    variances = [w for name, w in ended(runs / "run")["server"].weights.items() if name.endswith("running_var")]
+    assert variances
+    assert all(float(variance.min()) >= 0 for variance in variances)
+    assert result.health.well
+
+
 def test_a_run_is_what_the_recorded_order_of_arrival_makes_of_it(runs: Path) -> None:
     """FedBuff written once more, from its algorithm alone, over the starts and arrivals that the run wrote down."""
     plan = small_experiment(small_method("fedavg", lr=0.1), rounds=6, pace=UNEVEN)

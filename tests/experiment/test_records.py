@@ -13,13 +13,13 @@ from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
-from fedstill.experiment import queue, records, reproduce
+from fedstill.experiment import queue, records, reproduce, rundir
 from fedstill.experiment.config import experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, Record, made_by, matching, record_id, record_of
 from fedstill.experiment.result import Result
-from fedstill.experiment.run import start
+from fedstill.experiment.run import resume, start
 from fedstill.experiment.verify import PARTS, Check, verified
 from fedstill.report import result_pages
 from fedstill.report.record_tables import OLDER_KERNELS, show_check
@@ -85,6 +85,35 @@ def test_a_longer_run_stands_for_a_shorter_one_but_not_for_another_seed_or_rate(
     assert archive.find(replace(plan, rounds=4)) is None
     assert archive.find(replace(plan, seed=2)) is None
     assert archive.find(experiment({**SMALL, "method": {**SMALL["method"], "lr": 0.2}})) is None
+    assert archive.find(replace(plan, metrics=("fm",))) is not None
+
+
+def test_a_record_without_a_metric_does_not_answer_who_asks_for_it(run: Path, tmp_path: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    less = {m: {name: curve for name, curve in known.items() if name != "fm"} for m, known in record.curves.items()}
+    archive.add(replace(record, curves=less))
+    assert archive.find(experiment(SMALL)) is not None
+    assert archive.find(experiment({**SMALL, "metrics": ("fm",)})) is None
+
+
+def test_a_record_names_the_commit_that_ran(run: Path) -> None:
+    written = json.loads((run / "versions.json").read_text())
+    assert record_of(run).commit == written["commit"] == rundir.commit()
+    assert "commit" not in record_of(run).versions
+
+
+def test_a_run_that_is_killed_as_soon_as_it_is_one_has_its_split(
+    run: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written after `experiment.json` would be missing for good: nothing is."""
+    whole = record_of(run)
+    with monkeypatch.context() as here:
+        here.setattr("fedstill.experiment.run._follow", lambda *_: {}["killed"])
+        with pytest.raises(KeyError, match="killed"):
+            start(experiment(SMALL), out=runs, name="killed")
+    resume(runs / "killed")
+    assert record_of(runs / "killed").split == whole.split
+    assert {file.name for file in (runs / "killed").glob("*.json")} >= {"partition.json", "split.json", "metrics.json"}
 
 
 def test_what_is_read_again_is_what_it_was_beside_what_another_writer_added(run: Path, tmp_path: Path) -> None:
@@ -104,6 +133,11 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
         end.write('{"id": "half')
     assert [r.id for r in Archive(tmp_path)] == [record.id]
     archive.add(replace(record, id="other"))
+    assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
+    with file.open("ab") as end:
+        end.write('{"id": "·'.encode()[:-1])  # inside a character
+    assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
+    archive.add(replace(record, id="other", commit="a\u2028b"))  # what some take for the end of a line
     assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
     file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
     archive.add(replace(record, id="third"))

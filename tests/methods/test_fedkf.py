@@ -203,7 +203,7 @@ def test_a_lesson_that_teaches_no_generator_keeps_nothing_for_a_backward_pass() 
     assert torch.equal(first.imagined, second.imagined), "the same noise gives the same images"
 
 
-@pytest.mark.parametrize(("share", "batch", "count"), [(1.0, 32, 32), (0.5, 32, 16), (0.01, 32, 2), (1.0, 1, 1)])
+@pytest.mark.parametrize(("share", "batch", "count"), [(1.0, 32, 32), (0.5, 32, 16), (0.01, 32, 2), (1.0, 1, 2)])
 def test_the_imagined_batch_is_a_share_of_the_batch_and_two_at_least(share: float, batch: int, count: int) -> None:
     method = small_method("fedkf", imagined_batch=share, batch=batch, generator="noise")
     env = stage(small_experiment(method), Storage()).env.at(0, 0)

@@ -142,6 +142,9 @@ def test_the_attackers_data_and_boosted_step_by_hand() -> None:
     assert torch.equal(attack.data(env.at(5, 0), data).x, poisoned.x), "the same in all rounds"
     sent = attack.upload(env, Update({"w": tensor([2.0])}), Broadcast({"w": tensor([1.0])}))
     assert sent.weights["w"].item() == 5.0
+    before, after = ({"w": tensor([w]), "0.running_var": tensor([v])} for w, v in ((1.0, 1.0), (2.0, 0.5)))
+    sent = attack.upload(env, Update(after), Broadcast(before))
+    assert {name: w.item() for name, w in sent.weights.items()} == {"w": 5.0, "0.running_var": 0.5}, "−1 is no variance"
 
 
 def test_the_trap_holds_the_other_classes_with_the_trigger() -> None:

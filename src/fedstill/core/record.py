@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from fedstill.core.errors import FedstillError
@@ -316,8 +317,8 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
             return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(want[name].shape)}"
         if tensor.dtype != want[name].dtype:
             return f"{name} is {tensor.dtype} instead of {want[name].dtype}"
-        if tensor.is_floating_point() and tensor.numel():
-            extreme = float(tensor.abs().max())
+        if tensor.numel() and tensor.dtype not in (torch.bool, torch.complex64, torch.complex128):
+            extreme = float(tensor.double().abs().max())
             if not extreme <= limit:
                 return f"{name} {NOT_FINITE} ({extreme:.0e})"
             if name.endswith("running_var") and float(tensor.min()) < 0:

@@ -171,4 +171,7 @@ def _dealt(parts: Sequence[Sequence[int]], dataset: Dataset, private: Ints, wher
         raise UsageError(f"{where}: sample {values[counts > 1][0]} is given to several clients")
     left = size - len(every)
     notes = (f"{left:,} of {size:,} samples are given to nobody",) if left else ()
-    return Split(tuple(np.intersect1d(part, private) for part in clients), notes)
+    left_to = tuple(np.intersect1d(part, private) for part in clients)
+    if bare := [k for k, part in enumerate(left_to) if not len(part)]:
+        raise UsageError(f"{where}: client {bare[0]} has no samples left to train on, all became public")
+    return Split(left_to, notes)

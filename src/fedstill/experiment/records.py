@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +24,7 @@ from fedstill.core.record import leaves
 from fedstill.experiment.config import Experiment, experiment, identity
 from fedstill.experiment.lock import writing
 from fedstill.experiment.result import Result
-from fedstill.experiment.rundir import RunDir
+from fedstill.experiment.rundir import RunDir, commit
 from fedstill.experiment.stage import data_fingerprint
 
 DIGITS = 6
@@ -156,7 +156,7 @@ def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> R
         experiment=plan.plain(),
         data=plan.fingerprint or data_fingerprint(plan),
         split=str((dealt.get("fingerprint") or {}).get("split") or _digest(json.dumps(dealt.get("counts")).encode())),
-        commit=str(versions.pop("commit", "")) or commit(),
+        commit=str(versions.pop("commit", "")),
         versions=versions,
         date=datetime.fromtimestamp((path / "metrics.jsonl").stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M"),
         rounds=[int(row["round"]) for row in seen],
@@ -196,20 +196,6 @@ def tensors_digest(record: Any) -> str:
         mark.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
         mark.update(tensor.contiguous().cpu().numpy().tobytes())
     return mark.hexdigest()[:16]
-
-
-@cache
-def commit() -> str:
-    """The commit of the code that runs, with `+` where its files were changed since; empty outside a checkout."""
-    here = Path(__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--", "."], cwd=here.parent, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return head.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")
 
 
 def made_by(record: Record) -> str:
@@ -277,7 +263,7 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: list[Record] | None = None
-        self._known: dict[str, Record] = {}  # by their lines: what is read again is not parsed again
+        self._known: dict[bytes, Record] = {}  # by their lines: what is read again is not parsed again
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -307,7 +293,9 @@ class Archive:
         fit = [
             record
             for record in self._by_question.get(question(plan), [])
-            if int(record.experiment["rounds"]) >= plan.rounds and plan.rounds in record.rounds
+            if int(record.experiment["rounds"]) >= plan.rounds
+            and plan.rounds in record.rounds
+            and all(any(metric in known for known in record.curves.values()) for metric in plan.metrics)
         ]
         return max(fit, key=lambda record: int(record.experiment["rounds"]), default=None)
 
@@ -355,7 +343,7 @@ class Archive:
                 )
 
     def _lines(self, file: Path) -> Iterator[Record]:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_bytes().removesuffix(b"\n").split(b"\n")  # a line may end inside a character
         for number, line in enumerate(lines, 1):
             try:
                 if line not in self._known:

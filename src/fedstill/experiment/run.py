@@ -82,11 +82,13 @@ def start(
     path = Path(out) / name if name else _free(Path(out), plan)
     RunDir.vacant(path)
     with writing(path):
-        folder = RunDir.create(path, plan.plain(), " ".join(sys.argv))
+        beside = {
+            "partition.json": _partition(ready),
+            "split.json": {"parts": [part.tolist() for part in ready.dealt]},
+            "metrics.json": [shown.plain() for shown in ready.exam.scorer.shown],
+        }
+        folder = RunDir.create(path, plan.plain(), " ".join(sys.argv), beside)
         ready = replace(ready, env=replace(ready.env, storage=folder.storage))
-        folder.write("partition.json", _partition(ready))
-        folder.write("split.json", {"parts": [part.tolist() for part in ready.dealt]})
-        folder.write("metrics.json", [shown.plain() for shown in ready.exam.scorer.shown])
         return _follow(plan, ready, folder, None, together(watcher))
 
 

@@ -11,8 +11,10 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -62,11 +64,14 @@ class RunDir:
         self.written = 0
 
     @classmethod
-    def create(cls, path: Path, experiment: Mapping[str, Any], command: str) -> "RunDir":
-        """A new run's folder; an old one is never written over."""
+    def create(
+        cls, path: Path, experiment: Mapping[str, Any], command: str, beside: Mapping[str, Any] | None = None
+    ) -> "RunDir":
+        """A new run's folder, with the files `beside` its settings; an old one is never written over."""
         cls.vacant(path)
         run = cls(path, int(experiment.get("memory", 1024)))
-        run.write("versions.json", {**versions(), "command": command})
+        for name, content in {"versions.json": {**versions(), "command": command}, **(beside or {})}.items():
+            run.write(name, content)
         run.write("experiment.json", experiment)  # last: a folder is a run from here on
         return run
 
@@ -254,7 +259,22 @@ def versions() -> dict[str, Any]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "processor": processor(),
         "threads_per_worker": 1,
+        "commit": commit(),
     }
+
+
+@cache
+def commit() -> str:
+    """The commit of the code that runs, with `+` where its files were changed since; empty outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--", "."], cwd=here.parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")
 
 
 def processor() -> str:

@@ -12,7 +12,7 @@ from fedstill.core.record import Carries, carried, field_carrying
 from fedstill.core.turn import AnyMethod
 from fedstill.core.value import setting
 from fedstill.data.samples import Samples
-from fedstill.parts.attacks import Attack, attacks, sent_instead
+from fedstill.parts.attacks import Attack, attacks, forgeable, sent_instead
 from fedstill.parts.gather import lacking
 
 
@@ -78,9 +78,7 @@ class Backdoor(Attack):
         if self.boost == 1:
             return upload
         trained, received = carried(upload, Carries.WEIGHTS), carried(down, Carries.WEIGHTS)
-        forged = {
-            n: received[n] + self.boost * (t - received[n]) if t.is_floating_point() else t for n, t in trained.items()
-        }
+        forged = {n: received[n] + self.boost * (t - received[n]) if forgeable(n, t) else t for n, t in trained.items()}
         return sent_instead(upload, forged)
 
     def trap(self, samples: Samples) -> Samples:

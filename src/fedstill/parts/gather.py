@@ -358,9 +358,16 @@ def caught_up(replies: Sequence[Reply[Any]], weights: State) -> list[Reply[Any]]
 
 
 def _moved(reply: Reply[Any], late: Late, weights: State) -> State:
-    trained = weights_in(reply)
-    ways = {n: late.weight * (w.double() - late.start[n].double()) for n, w in trained.items()}
-    return {n: cast(weights[n].double() + ways[n], w) for n, w in trained.items()}
+    def stepped(name: str, trained: Tensor) -> Tensor:
+        step = trained.double() - late.start[name].double()
+        return cast(weights[name].double() + late.weight * step, trained)
+
+    return {n: stepped(n, w) if _is_stepped(n, w) else w for n, w in weights_in(reply).items()}
+
+
+def _is_stepped(name: str, tensor: Tensor) -> bool:
+    """Statistics and counters make no steps: a variance carried on by a difference can end below 0."""
+    return tensor.is_floating_point() and not name.endswith(("running_mean", "running_var"))
 
 
 def cast(tensor: Tensor, like: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ class Imagining(LocalTraining):
 
     def imagine(self, env: Env, artist: Learner | None, stream: torch.Generator) -> Tensor:
         """x̂ = g(z), z ~ N(0, I); BatchNorm asks for two at least."""
-        count = max(min(2, self.batch), round(self.imagined_batch * self.batch))
+        count = max(2, round(self.imagined_batch * self.batch))
         if artist is not None:
             return artist(torch.randn(count, self.noise, generator=stream).to(env.device))
         return env.kind.noise(count, stream).to(env.device)

@@ -22,7 +22,7 @@ from fedstill.core.value import Value, setting
 from fedstill.models.generator import build_generator
 from fedstill.models.registry import generators
 from fedstill.parts.distil import soft_kl
-from fedstill.parts.learner import Learner, frozen, minibatches
+from fedstill.parts.learner import Learner, frozen, minibatches, refuses_one
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,9 @@ class OneShot(Value, ABC):
                 ensemble = Ensemble(members, self.reweighted(ensemble, pool, generation))
             inputs, labels = (made, y) if not generation else (torch.cat([inputs, made]), torch.cat([labels, y]))
             student.train()
-            lessons = minibatches(
-                env, f"distil {generation}", inputs, labels, size=self.distill_batch, drop_single=True
-            )
-            for x, _ in lessons:
+            single = refuses_one(student)
+            lessons = f"distil {generation}"
+            for x, _ in minibatches(env, lessons, inputs, labels, size=self.distill_batch, drop_single=single):
                 x = self.hardened(x, ensemble, stream)
                 with torch.no_grad():
                     targets = softmax(ensemble(x) / self.temperature, -1)

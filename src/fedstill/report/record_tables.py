@@ -9,7 +9,8 @@ from rich.table import Table
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.metrics import ALWAYS
-from fedstill.experiment.records import Archive, Record, commit, made_by, matching
+from fedstill.experiment.records import Archive, Record, made_by, matching
+from fedstill.experiment.rundir import commit
 from fedstill.experiment.verify import Check
 from fedstill.report.terminal import stdout
 

@@ -26,6 +26,7 @@ from fedstill.parts.learner import weights_of
 AUTHORS = {
     "local_steps": None, "generator": "dcgan", "channels": 64, "conditional": False, "stable": True,
     "samples_from": "previous", "distill_samples": 1280, "distill_epochs": 40, "temperature": 20.0, "warm_up": 1,
+    "distill_optimizer": "adam", "distill_lr": 1e-4,
 }  # fmt: skip
 """What `profile = "authors"` means for fields left at their defaults."""
 
