@@ -138,7 +138,7 @@ def _queue(out: Path, results: Path, budget: str, jobs: int | None, dry_run: boo
             print(f"{one.cell}, seed {one.job.plan.seed}, {one.job.plan.rounds} rounds")
         return
     say(f"runs go to {room} (fedstill watch {room})")
-    failed = queue.carry_on(archive, room, budget=spend, at_once=jobs, tell=teller())
+    failed = queue.carry_on(waiting, archive, room, budget=spend, at_once=jobs, tell=teller())
     say(f"{len(archive.records)} records in {results}")
     for path, reason in failed.items():
         say(f"{path}: {reason}")

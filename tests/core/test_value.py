@@ -7,7 +7,7 @@ import pytest
 
 from fedstill.core.errors import UsageError, unknown
 from fedstill.core.registry import Registry
-from fedstill.core.value import Value, build, build_named, changes, plain, setting
+from fedstill.core.value import Value, build, build_named, changes, coerce, plain, setting
 
 
 @dataclass(frozen=True)
@@ -75,3 +75,8 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     assert str(unknown("method", "fedvg", ["fedavg", "fedkf"])) == (
         "unknown method 'fedvg'; did you mean fedavg? known: fedavg, fedkf"
     )
+
+
+def test_a_large_whole_number_is_not_read_by_way_of_a_float() -> None:
+    assert coerce("seed", 2**53 + 1, int) == 2**53 + 1
+    assert coerce("seed", 3.0, int) == 3

@@ -310,7 +310,7 @@ def test_the_queue_runs_what_has_no_record_once_and_in_order(table: Path, tmp_pa
         ("tiny · FedAvg × all", 2, 2),
         ("tiny · FedProx × all", 2, 2),
     ]
-    assert queue.carry_on(archive, out, budget=1e6, at_once=1, order=order[:2]) == {}
+    assert queue.carry_on(queue.wanted(order[:2], archive, out), archive, out, budget=1e6, at_once=1) == {}
     assert [record.cell for record in archive] == ["tiny · FedProx × all", "tiny · FedAvg × all"]
     assert all(record.cpu_seconds for record in archive)
     left = list(queue.wanted(order, archive, out))
@@ -366,15 +366,15 @@ def test_a_table_of_times_takes_the_processor_s_from_records_and_says_where_ther
 def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_path: Path) -> None:
     archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
     order = [queue.Turn(str(table), rows=("FedAvg",))]
-    assert queue.carry_on(archive, out, budget=0, order=order) == {}
+    assert queue.carry_on(queue.wanted(order, archive, out), archive, out, budget=0) == {}
     assert archive.records == []
-    assert queue.carry_on(archive, out, budget=1e6, order=order) == {}
+    assert queue.carry_on(queue.wanted(order, archive, out), archive, out, budget=1e6) == {}
     assert len(archive.records) == 1
 
 
-def test_records_and_runs_have_folders_of_their_own(table: Path, tmp_path: Path) -> None:
+def test_records_and_runs_have_folders_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="must be another folder than that of the runs"):
-        queue.carry_on(Archive(tmp_path), tmp_path, budget=0, order=[queue.Turn(str(table))])
+        queue.carry_on([], Archive(tmp_path), tmp_path, budget=0)
 
 
 def test_a_finished_run_that_cannot_be_read_stops_no_other(table: Path, tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_finished_run_that_cannot_be_read_stops_no_other(table: Path, tmp_path
         start(replace(one.job.plan, rounds=2), out=one.job.path.parent, name=one.job.path.name)
     broken = asked[0].job.path
     (broken / "metrics.jsonl").write_text("")
-    failed = queue.carry_on(archive, out, budget=1e6, at_once=1, order=order)
+    failed = queue.carry_on(queue.wanted(order, archive, out), archive, out, budget=1e6, at_once=1)
     assert list(failed) == [broken]
     assert [record.cell for record in archive] == ["tiny · FedProx × all"]
 
@@ -408,7 +408,9 @@ def test_a_teacher_and_each_of_its_students_have_a_record_and_a_number_of_their_
         f"{rows}[[columns]]\nlabel = 'digits'\n"
     )
     archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
-    assert queue.carry_on(archive, out, budget=1e6, at_once=1, order=[queue.Turn(str(table))]) == {}
+    assert (
+        queue.carry_on(queue.wanted([queue.Turn(str(table))], archive, out), archive, out, budget=1e6, at_once=1) == {}
+    )
     assert len(archive.records) == 3
     entries, done = reproduce.recorded(reproduce.plan(read_preset(str(table)), out), archive)
     found = {n.row: n.ours for n in reproduce.numbers(entries, done, {})}

@@ -269,6 +269,26 @@ def test_columns_narrow_a_claim_which_then_says_so(board: tuple[str, Archive]) -
         result_pages.made(f"claims {file} columns='β = 1'", archive)
 
 
+def test_a_label_with_brackets_is_a_label_and_no_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "brackets.toml"
+    file.write_text(
+        f"""
+title = "Brackets"
+kind = "table"
+metrics = ["amp"]
+{preset_base()}
+[[rows]]
+label = "FedProx [μ = 0.1]"
+method = {{ name = "fedprox", mu = 0.1 }}
+model = "active"
+[[columns]]
+label = "α [1]"
+"""
+    )
+    found = result_pages.table_numbers(read_preset(str(file)), Archive(tmp_path / "none"), result_pages.Choice())
+    assert [(number.row, number.column) for number in found] == [("FedProx [μ = 0.1]", "α [1]")]
+
+
 def test_a_claim_that_grows_from_one_column_to_another_needs_both() -> None:
     claim = Claim("ahead", ("a",), ("b",), "grows", ("amp",), ("x", "y"), "every", 1, None)
     assert claim.within(["x"]) is None

@@ -9,6 +9,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -29,6 +30,12 @@ C = TypeVar("C")
 D = TypeVar("D")
 U = TypeVar("U")
 U_co = TypeVar("U_co", covariant=True)
+
+
+@cache
+def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types of a function's arguments and of what it returns; looking them up is slow."""
+    return typing.get_type_hints(function)
 
 
 @dataclass(frozen=True)
@@ -281,7 +288,7 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     @classmethod
     def upload_type(cls) -> type:
         """The record that leaves a client, from the annotation of `client`."""
-        returned = typing.get_args(typing.get_type_hints(cls.client).get("return"))
+        returned = typing.get_args(_annotations(cls.client).get("return"))
         if len(returned) != 2 or not isinstance(returned[1], type):
             raise UsageError(
                 f"{cls.__name__}.client: annotate what it returns, `-> tuple[State, Upload]`, "
@@ -292,7 +299,7 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     @classmethod
     def download_type(cls) -> type:
         """The record that goes down to a client, from the annotation of `client`."""
-        down = typing.get_type_hints(cls.client).get("down")
+        down = _annotations(cls.client).get("down")
         if not isinstance(down, type):
             raise UsageError(f"{cls.__name__}.client: annotate `down` with the record that goes down to a client")
         return down

@@ -141,6 +141,8 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     try:
         if hint is bool and str(value).lower() in ("true", "false"):
             return str(value).lower() == "true"
+        if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return int(value)  # beyond 2⁵³ a float would be another number
         if hint is int and not isinstance(value, bool) and float(value) == int(float(value)):
             return int(float(value))
         if hint is float and not isinstance(value, bool):
@@ -155,7 +157,7 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
 
 def build(cls: type[V], settings: Mapping[str, Any]) -> V:
     """Make a value of class `cls` from plain settings; unknown names list the known ones."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     known = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
     for name in settings:
         if name not in known:

@@ -232,7 +232,7 @@ def _claim(
     for metric in entry.get("metrics", metrics):
         if metric not in known:
             raise unknown(f"metric in a claim of {name}", metric, known)
-    wrong = _misfit(relation, left, right, chosen, entry)
+    wrong = _misfit(relation, left, right, chosen, entry, entry.get("metrics", metrics))
     if wrong:
         raise UsageError(f"{name}, claim {entry.get('text', '')!r}: {wrong}")
     text, asked = " ".join(str(entry["text"]).split()), tuple(entry.get("metrics", metrics))
@@ -242,12 +242,17 @@ def _claim(
 
 
 def _misfit(
-    relation: str, left: Sequence[str], right: Sequence[str], columns: Sequence[str], entry: Mapping[str, Any]
+    relation: str,
+    left: Sequence[str],
+    right: Sequence[str],
+    columns: Sequence[str],
+    entry: Mapping[str, Any],
+    metrics: Sequence[str],
 ) -> str:
     if not entry.get("text") or not left:
         return "needs a text and left"
-    if "margin" in entry and relation != "better":
-        return f"relation {relation}: takes no margin"
+    if wrong := _misfit_number(relation, entry, metrics):
+        return wrong
     if relation == "is":
         return "" if "value" in entry else "relation is: needs a value"
     if relation == "top" and int(entry.get("places", 1)) > len(right) > 0:
@@ -255,6 +260,20 @@ def _misfit(
     if relation in OVER_COLUMNS and len(columns) < 2:
         return f"relation {relation}: needs two columns or more"
     return "" if right or relation == "rises" else f"relation {relation}: needs right"
+
+
+def _misfit_number(relation: str, entry: Mapping[str, Any], metrics: Sequence[str]) -> str:
+    margin, places = entry.get("margin", 0.0), entry.get("places", 1)
+    if type(margin) not in (int, float) or not 0 <= margin < math.inf:
+        return f"margin = {margin!r}: must be a number ≥ 0"
+    if type(places) is not int or places < 1:
+        return f"places = {places!r}: must be a whole number ≥ 1"
+    if "margin" not in entry:
+        return ""
+    if relation != "better":
+        return f"relation {relation}: takes no margin"
+    targets = [metric for metric in metrics if "_to:" in metric or "speedup" in metric]
+    return f"margin: has no meaning beside {targets[0]}, a target that may not be reached" if targets else ""
 
 
 def _labels(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ is stopped goes on where it was; a run that ends becomes a record at once, so th
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -83,39 +83,38 @@ def wanted(order: Sequence[Turn], archive: Archive, out: Path) -> Iterator[Asked
     longest: dict[str, int] = {}
     for turn in order:
         preset = read_preset(turn.preset)
-        entries = plan(preset, out, seeds=max(turn.seeds), rounds=turn.rounds, rows=turn.rows, columns=turn.columns)
+        entries = plan(preset, out, seeds=turn.seeds, rounds=turn.rounds, rows=turn.rows, columns=turn.columns)
         for entry in entries:
-            for one in _runs(preset, entry, turn):
+            for one in _runs(preset, entry):
                 asked = one.student or one.job.plan
-                longer = longest.get(question(asked), 0) >= asked.rounds
-                if not longer and archive.find(asked) is None:
-                    longest[question(asked)] = asked.rounds
+                about = question(asked)
+                if longest.get(about, 0) < asked.rounds and archive.find(asked) is None:
+                    longest[about] = asked.rounds
                     yield one
 
 
-def _runs(preset: Preset, entry: Entry, turn: Turn) -> Iterator[Asked]:
+def _runs(preset: Preset, entry: Entry) -> Iterator[Asked]:
     cell = f"{preset.name} · {entry.cell.row} × {entry.cell.column}"
     for asked, job in zip(entry.plans, entry.jobs, strict=False):
-        if job.plan.seed - preset.first_seed + 1 in turn.seeds:
-            student = asked if preset.kind in STUDENTS and entry.cell.model == "student" else None
-            yield Asked(job, cell, student)
+        student = asked if preset.kind in STUDENTS and entry.cell.model == "student" else None
+        yield Asked(job, cell, student)
 
 
 def carry_on(
+    waiting: Iterable[Asked],
     archive: Archive,
     out: Path,
     *,
     budget: float,
     at_once: int | None = None,
     tell: Callable[[News], None] = lambda news: None,
-    order: Sequence[Turn] | None = None,
 ) -> dict[Path, str]:
-    """Run what is missing for `budget` seconds and add a record of each; returns why runs failed, by folder."""
+    """Run what waits (`wanted`) for `budget` seconds and add a record of each; returns why runs failed, by folder."""
     if archive.folder.resolve() == out.resolve():  # each has a lock of its own
         raise UsageError(f"results = {archive.folder}: must be another folder than that of the runs")
     until = time.monotonic() + budget
     asked: dict[Path, list[Asked]] = {}  # a teacher and its students are asked for by one run
-    for one in wanted(turns() if order is None else order, archive, out):
+    for one in waiting:
         asked.setdefault(one.job.path, []).append(one)
 
     unread: dict[Path, str] = {}

@@ -112,21 +112,25 @@ def plan(
     preset: Preset,
     out: Path,
     *,
-    seeds: int = 1,
+    seeds: int | Sequence[int] = 1,
     rounds: int | None = None,
     full: bool = False,
     override: Mapping[str, Any] | None = None,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
 ) -> list[Entry]:
-    """Every cell with its runs; `rows`, `columns` choose by label (with * and ?), `override` settings of all cells."""
+    """Every cell with its runs; `rows`, `columns` choose by label (with * and ?), `override` settings of all cells.
+
+    `seeds`: how many, or which, counted from the preset's first.
+    """
     cells = [c for c in preset.cells(full) if named(c.row, rows) and named(c.column, columns)]
     if not cells:
         labels = [f"{c.row!r} × {c.column!r}" for c in preset.cells(full)]
         raise UsageError(
             f"{preset.name}: no cell is left; there are {', '.join(labels[:6])}{' …' if len(labels) > 6 else ''}"
         )
-    return [_entry(preset, cell, out, seeds, rounds, override or {}) for cell in cells]
+    chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
+    return [_entry(preset, cell, out, chosen, rounds, override or {}) for cell in cells]
 
 
 def named(label: str, patterns: Sequence[str]) -> bool:
@@ -134,7 +138,9 @@ def named(label: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(label.lower(), pattern.lower()) for pattern in patterns)
 
 
-def _entry(preset: Preset, cell: Cell, out: Path, seeds: int, rounds: int | None, override: Mapping[str, Any]) -> Entry:
+def _entry(
+    preset: Preset, cell: Cell, out: Path, seeds: Sequence[int], rounds: int | None, override: Mapping[str, Any]
+) -> Entry:
     settings = {**cell.settings, **({"rounds": rounds} if rounds else {}), **override}
     settings["method"] = {**cell.settings["method"], **override.get("method", {})}
     missing = _missing(settings)
@@ -143,8 +149,7 @@ def _entry(preset: Preset, cell: Cell, out: Path, seeds: int, rounds: int | None
     try:
         if own := to_report(cell.metrics):
             settings["metrics"] = [*settings.get("metrics", ()), *own]
-        first = preset.first_seed
-        plans = tuple(experiment({**settings, "seed": seed}) for seed in range(first, first + seeds))
+        plans = tuple(experiment({**settings, "seed": preset.first_seed + number - 1}) for number in seeds)
         made = [teacher_plan(one) if preset.kind in STUDENTS else one for one in plans]
     except FedstillError as error:
         raise UsageError(f"{preset.name}, {cell.row!r} × {cell.column!r}: {error}") from None

@@ -87,5 +87,6 @@ def _shared(record: Record, again: Record) -> bool:
         record.curves[model][metric][then] == curve[now]
         for model, known in again.curves.items()
         for metric, curve in known.items()
+        if metric in record.curves.get(model, {})  # another version reports more
         for then, now in places
     )

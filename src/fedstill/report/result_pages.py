@@ -9,6 +9,7 @@ claims) of a preset, for chosen rows and columns (`rows="a|b*"`) and at a round,
 their left sides, columns the cells of a claim that its verdict then rests on.
 """
 
+import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +80,8 @@ def table_numbers(preset: Preset, archive: Archive, choice: Choice) -> list[Numb
     planned = partial(plan, preset, Path("."), rounds=choice.rounds, full=choice.full, columns=choice.columns)
     shown = {entry.cell.row for entry in planned(rows=choice.rows)}
     fedavg = {cell.row for cell in preset.cells(choice.full) if cell.settings["method"]["name"] == "fedavg"}
-    entries = planned(seeds=choice.seeds, rows=sorted(shown | fedavg))  # a row that is not shown may be the yardstick
+    wanted = [glob.escape(row) for row in sorted(shown | fedavg)]  # a row that is not shown may be the yardstick
+    entries = planned(seeds=choice.seeds, rows=wanted)
     return [number for number in numbers(*recorded(entries, archive), {}) if number.row in shown]
 
 
@@ -88,8 +90,8 @@ def judgements(preset: Preset, archive: Archive, choice: Choice) -> list[Judgeme
     wanted = narrowed(claims(preset.name, preset.content), choice.rows, choice.columns)
     if not wanted:
         return []
-    sides = sorted({row for claim in wanted for row in claim.left + claim.right})
-    where = sorted({column for claim in wanted for column in claim.columns})
+    sides = sorted({glob.escape(row) for claim in wanted for row in claim.left + claim.right})
+    where = sorted({glob.escape(column) for claim in wanted for column in claim.columns})
     return judged(wanted, table_numbers(preset, archive, replace(choice, rows=sides, columns=where)))
 
 
