@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from fedstill.core.errors import FedstillError
@@ -317,8 +316,9 @@ def fault(value: Any, template: Any, limit: float = 1e10) -> str | None:
             return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(want[name].shape)}"
         if tensor.dtype != want[name].dtype:
             return f"{name} is {tensor.dtype} instead of {want[name].dtype}"
-        if tensor.numel() and tensor.dtype not in (torch.bool, torch.complex64, torch.complex128):
-            extreme = float((tensor if tensor.is_floating_point() else tensor.double()).abs().max())  # |−2⁶³| is no int64
+        if tensor.numel() and not tensor.is_complex():
+            numbers = tensor if tensor.is_floating_point() else tensor.double()  # |−2⁶³| is no int64
+            extreme = float(numbers.abs().max())
             if not extreme <= limit:
                 return f"{name} {NOT_FINITE} ({extreme:.0e})"
             if name.endswith("running_var") and float(tensor.min()) < 0:
