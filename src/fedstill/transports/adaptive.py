@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedstill.core.method import Env, Reply
-from fedstill.core.shelf import Shelf
+from fedstill.transports.around import Around
 from fedstill.transports.inline import Inline
 from fedstill.transports.processes import Processes
 
@@ -13,28 +13,20 @@ WARM_UP, TRIAL = 1, 3
 """The first round is not looked at, as every worker then does things for the first time; those up to the third are."""
 
 
-class Adaptive:
+class Adaptive(Around):
     """Begins with worker processes, and leaves them for this process if that would have been faster.
 
     Turns in this process take the sum of the clients' seconds; with workers a round takes what the clock says. The
     bits are the same either way. It never goes back: processes cannot be forked safely from one that has trained.
     """
 
+    inner: Processes | Inline
+
     def __init__(self, workers: Processes) -> None:
-        self.inner: Processes | Inline = workers
+        super().__init__(workers)
         self.seen = 0
         self.with_workers = 0.0
         self.here = 0.0
-
-    @property
-    def states(self) -> Shelf:
-        """The clients' states, kept by the transport inside."""
-        return self.inner.states
-
-    @property
-    def idle(self) -> bool:
-        """As of the transport inside."""
-        return self.inner.idle
 
     def exchange(self, env: Env, downs: Mapping[int, Any]) -> list[Reply[Any]]:
         """Give every client its turn; replies come in the order of `downs`."""
