@@ -14,7 +14,7 @@ from fedstill import cli
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
 from fedstill.experiment.claims import Claim, Judgement, claims, compared
-from fedstill.experiment.leaderboard import League, Score, Standing, at_the_edge, leagues, ranks, tuned
+from fedstill.experiment.leaderboard import League, Score, Standing, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, record_of
 from fedstill.experiment.reproduce import RECORDED_SEEDS, plan
@@ -168,12 +168,17 @@ def test_all_data_in_one_place_is_on_the_board_without_a_rank() -> None:
     assert "| centralised | centralised | – | – | – | – |" in text
 
 
-def test_the_page_says_how_many_took_the_largest_rate(tmp_path: Path, board: tuple[str, Archive]) -> None:
-    """FedAvg's documented rate is .01: .1 is ten times it, the edge; .03 is not."""
+def test_the_page_says_how_many_took_an_edge_of_the_rates(tmp_path: Path, board: tuple[str, Archive]) -> None:
+    """FedAvg's documented rate is .01: .01 and 1 are one and a hundred times it, the edges; .03 and .3 are not."""
     file = tmp_path / "edge.toml"
-    file.write_text(BOARD + "[tuned]\nfedavg = 0.1\nfedprox = 0.03\n")
-    assert at_the_edge(read_preset(str(file))) == (1, 2)
-    assert leaderboard.tuning(read_preset(str(file))).startswith("Of 1×, 3×, 10× the documented rate, 1 of 2 tuned ")
+    tried = "Of 1×, 3×, 10×, 30×, 100× the documented rate, "
+    for rates, said in {
+        (0.01, 0.3): "1 of 2 tuned methods took the first or the last: one beyond may be better for them.",
+        (1.0, 0.01): "2 of 2 tuned methods took the first or the last: one beyond may be better for them.",
+        (0.03, 0.3): "none of 2 tuned methods took the first or the last.",
+    }.items():
+        file.write_text(BOARD + f"[tuned]\nfedavg = {rates[0]}\nfedprox = {rates[1]}\n")
+        assert leaderboard.tuning(read_preset(str(file))) == tried + said
     assert leaderboard.tuning(read_preset(board[0])) == ""
 
 

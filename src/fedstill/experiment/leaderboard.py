@@ -23,7 +23,7 @@ from fedstill.experiment.table_metrics import described, which
 
 SHARED, PERSONAL, YARDSTICK = LEAGUES = ("one model for all", "a model for each client", "all data in one place")
 """The leagues, as they are shown; the last one is not ranked."""
-TIMES = (1, 3, 10)
+TIMES = (1, 3, 10, 30, 100)
 """What a documented rate is multiplied with in tuning: as many trials for every method."""
 RANKED = ("amp", "fm", "wlp")
 """The metrics by which methods are ranked: by AMP on the board, by the others beside it."""
@@ -243,13 +243,13 @@ def _relative(
 
 
 def at_the_edge(preset: Preset) -> tuple[int, int]:
-    """Of how many tuned rates of the preset the largest that was tried was taken, and how many were tuned."""
+    """How many tuned rates of the preset are the smallest or the largest that was tried, and how many there are."""
     chosen = preset.content.get("tuned", {})
-    largest = 0
+    edges = 0
     for name, rate in chosen.items():
         documented: Any = experiment({"method": {"name": name}}).method
-        largest += math.isclose(rate, documented.lr * max(TIMES))
-    return largest, len(chosen)
+        edges += any(math.isclose(rate, documented.lr * times) for times in (min(TIMES), max(TIMES)))
+    return edges, len(chosen)
 
 
 def tuned(

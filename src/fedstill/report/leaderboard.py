@@ -104,15 +104,14 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def tuning(preset: Preset) -> str:
-    """How many methods took the largest of the rates that were tried; empty where the preset has no tuned rates."""
-    largest, count = at_the_edge(preset)
+    """How many methods took an edge of the rates that were tried; empty where the preset has no tuned rates."""
+    edges, count = at_the_edge(preset)
     if not count:
         return ""
-    tried = ", ".join(f"{times}×" for times in TIMES)
-    return (
-        f"Of {tried} the documented rate, {largest} of {count} tuned methods took {max(TIMES)}×, the edge of what was "
-        "tried: for them a still larger rate may be better."
-    )
+    tried = f"Of {', '.join(f'{times}×' for times in TIMES)} the documented rate, "
+    if not edges:
+        return f"{tried}none of {count} tuned methods took the first or the last."
+    return f"{tried}{edges} of {count} tuned methods took the first or the last: one beyond may be better for them."
 
 
 def again(preset: Preset, methods: Sequence[str], scores: Mapping[str, Score]) -> str:
