@@ -3,14 +3,18 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedstill.cli_app import Json, Tag, app, apply_settings, choices, names, print_json, read_plan
 from fedstill.cli_fields import given, of_experiment, with_fields
+
+if TYPE_CHECKING:
+    from fedstill.experiment.presets import Preset
+    from fedstill.experiment.reproduce import Entry
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds (1, 2, …).")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [one per core]")]
@@ -61,11 +65,9 @@ def reproduce(
     from fedstill.core.errors import UsageError
     from fedstill.experiment import batch
     from fedstill.experiment import reproduce as papers
-    from fedstill.experiment.claims import claims, judged, narrowed
     from fedstill.experiment.presets import read_preset
-    from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
-    from fedstill.report.progress import forecast, say, teller
+    from fedstill.report.progress import say, teller
 
     if every == (name is not None):
         raise UsageError("reproduce: give a preset's name, or --all")
@@ -94,21 +96,50 @@ def reproduce(
     say(f"{preset.title}: {len(entries)} cells, {len({j.path for e in entries for j in e.jobs})} runs")
     at_once = 1 if preset.kind == "times" and jobs is None else jobs  # side by side they would slow each other
     if dry_run:
-        for entry in entries:
-            if entry.why_not:
-                print(f"{entry.cell.row} × {entry.cell.column}: {entry.why_not}")
-        cells = [(f"{e.cell.row} × {e.cell.column}", e.jobs) for e in entries if e.jobs]
-        print("\n".join(forecast(cells, at_once)))
+        _forecast(entries, at_once)
         return
     failed = batch.carry_out(entries, room, at_once, teller())
-    done = batch.results(entries)
     if preset.kind == "images" and not failed:
         print(paper_table.mean_images(preset, entries, room))
         return
+    _outcome(preset, entries, room, failed, row or (), column or (), as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _forecast(entries: Sequence["Entry"], at_once: int | None) -> None:
+    """Cells that cannot run and why, then what would run and about how long it takes."""
+    from fedstill.report.progress import forecast
+
+    for entry in entries:
+        if entry.why_not:
+            print(f"{entry.cell.row} × {entry.cell.column}: {entry.why_not}")
+    cells = [(f"{e.cell.row} × {e.cell.column}", e.jobs) for e in entries if e.jobs]
+    print("\n".join(forecast(cells, at_once)))
+
+
+def _outcome(
+    preset: "Preset",
+    entries: Sequence["Entry"],
+    room: Path,
+    failed: Mapping[Path, str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    as_json: bool,
+) -> None:
+    """The table beside the paper's, its claims with their verdicts, and both as `table.json` and as a page."""
+    from fedstill.experiment import batch
+    from fedstill.experiment import reproduce as papers
+    from fedstill.experiment.claims import claims, judged, narrowed
+    from fedstill.report import claims as claim_tables
+    from fedstill.report import paper_table
+    from fedstill.report.progress import say
+
+    done = batch.results(entries)
     numbers = papers.numbers(entries, done, failed)
     differ = paper_table.differences(preset, entries)
     cells_with_settings = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
-    verdicts = judged(narrowed(claims(preset.name, preset.content), row or (), column or ()), numbers)
+    verdicts = judged(narrowed(claims(preset.name, preset.content), rows, columns), numbers)
     known = {"numbers": cells_with_settings, "claims": [verdict.plain() for verdict in verdicts]}
     plain = json.dumps(known, indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")
@@ -119,8 +150,6 @@ def reproduce(
         print("\n".join(claim_tables.lines(verdicts)))
     page = paper_table.page(preset, entries, done, numbers, failed, room, _typed(), claim_tables.section(verdicts))
     say(f"page: {page}" if page else "no run came to its end: no page")
-    if failed:
-        raise typer.Exit(1)
 
 
 def _queue(out: Path, results: Path, budget: str, jobs: int | None, dry_run: bool) -> None:

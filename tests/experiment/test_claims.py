@@ -214,6 +214,35 @@ def test_a_value_that_is_claimed_is_refuted_by_one_seed() -> None:
     assert verdict(claim, number("A", "x", [1.0], "rounds_to:fedavg")) == "not decided"
 
 
+def test_a_value_that_is_to_be_reached_may_be_better_but_not_worse_in_any_seed() -> None:
+    """Rounds should be few, accuracies high; a target that was not reached in five rounds is not reached in six."""
+    rounds = made(relation="reaches", value=6, metrics=["rounds_to:fedavg"], columns=["x"])
+    assert verdict(rounds, number("A", "x", [6.0, 2.0], "rounds_to:fedavg")) == "held"
+    assert verdict(rounds, number("A", "x", [2.0, 7.0], "rounds_to:fedavg")) == "not held"
+    assert verdict(rounds, number("A", "x", [2.0, Beyond(5, 5)], "rounds_to:fedavg")) == "not held"
+    assert verdict(rounds, number("A", "x", [2.0], "rounds_to:fedavg")) == "not decided"
+    assert verdict(rounds) == "not decided"
+    amp = made(relation="reaches", value=0.8, columns=["x"])
+    assert verdict(amp, number("A", "x", [0.8, 0.9])) == "held"
+    assert verdict(amp, number("A", "x", [0.9, 0.79])) == "not held"
+
+
+def test_rows_on_both_sides_are_comparable_where_none_is_worse_than_another_by_the_margin() -> None:
+    """A is .005 above B on average, with a standard error of .001 · √3: both ways within .02, A alone within .001.
+
+    B over A within .02: .015 / .00173 = 8.7, p = .0065 with 2 degrees; within .001: −.004 / .00173 = −2.3, p = .93.
+    """
+    cells = [number("A", "x", [0.803, 0.806, 0.809]), number("B", "x", [0.801, 0.801, 0.801])]
+    entry = {"text": "so", "left": ["A", "B"], "right": ["A", "B"], "metrics": ["amp"], "columns": ["x"]}
+    (claim,) = claims("tiny", {**TABLE, "claims": [{**entry, "margin": 0.02}]})
+    found = judged([claim], cells)[0]
+    assert [s.text for s in found.statements] == ["A over B, x, amp", "B over A, x, amp"]
+    assert found.verdict == "held"
+    assert found.p == pytest.approx(0.0065, abs=2e-4)
+    (strict,) = claims("tiny", {**TABLE, "claims": [{**entry, "margin": 0.001}]})
+    assert [s.verdict for s in judged([strict], cells)[0].statements] == ["held", "not decided"]
+
+
 def test_a_target_that_was_not_reached_counts_as_reached_a_round_later() -> None:
     """A takes 20 and 30 rounds, B not in 50: differences 51 − 20 and 51 − 30, t = 26/5 = 5.2, p = .06 with 1 degree."""
     a = number("A", "x", [20.0, 30.0], "rounds_to:fedavg")

@@ -169,9 +169,14 @@ def test_an_unknown_metric_lists_the_known() -> None:
 
 
 def test_fluctuation_is_the_mean_change_in_the_second_half() -> None:
-    """Of 0.9, 0.1, 0.5, 0.6, 0.4 the second half is 0.5, 0.6, 0.4: changes 0.1 and 0.2, mean 0.15. One value: none."""
+    """Of 0.9, 0.1, 0.5, 0.6, 0.4 the second half is 0.5, 0.6, 0.4: changes 0.1 and 0.2, mean 0.15. One value: none.
+
+    WLP is half of AMP here, FM always the same.
+    """
     assert reading("fluctuation", run([0.9, 0.1, 0.5, 0.6, 0.4]), "active") == pytest.approx(0.15)
     assert reading("fluctuation", run([0.9]), "active") is None
+    assert reading("fluctuation_wlp", run([0.9, 0.1, 0.5, 0.6, 0.4]), "active") == pytest.approx(0.075)
+    assert reading("fluctuation_fm", run([0.9, 0.1, 0.5, 0.6, 0.4]), "active") == 0
 
 
 def test_bytes_to_a_target_count_both_ways_until_it_is_reached() -> None:

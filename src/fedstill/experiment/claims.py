@@ -28,9 +28,11 @@ from fedstill.experiment.table_metrics import Beyond, described
 
 LEVEL = 0.05
 Verdict = Literal["held", "not held", "not decided"]
-RELATIONS = ("better", "top", "grows", "rises", "is")
+RELATIONS = ("better", "top", "grows", "rises", "is", "reaches")
 OVER_COLUMNS = ("grows", "rises")
 """Relations between columns."""
+WITH_VALUE = ("is", "reaches")
+"""Relations to a value: one seed refutes them."""
 _KEYS = {"text", "left", "right", "relation", "metrics", "columns", "hold", "places", "value", "margin", "ours"}
 
 
@@ -39,10 +41,11 @@ class Claim:
     """What a paper says of its table.
 
     `better`: each of `left` is better than each of `right`, in each column and metric; with a `margin`, better than
-    `right` less the margin, which is how a paper's "only slightly worse" is tested. `top`: one of `left`, the same
-    in every seed, is among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in
+    `right` less the margin, which is how a paper's "only slightly worse" is tested; with the same rows on both sides
+    each of them is compared with every other, which is how "comparable" is tested. `top`: one of `left`, the same in
+    every seed, is among the first `places`. `grows`: `left` is further ahead of `right` in the last column than in
     each one before it. `rises`: `left` is better in the last column than in each one before it. `is`: the metric of
-    `left` is `value` in every seed.
+    `left` is `value` in every seed; `reaches`: it is as good or better.
     """
 
     text: str
@@ -64,7 +67,7 @@ class Claim:
     @property
     def of_one_difference(self) -> bool:
         """Whether each of its statements is one difference by seed: not a value, nor one of several rows."""
-        return self.relation != "is" and (self.relation != "top" or len(self.left) == len(self.right) == 1)
+        return self.relation not in WITH_VALUE and (self.relation != "top" or len(self.left) == len(self.right) == 1)
 
     def about(self, metric: str) -> tuple[str, ...]:
         """The columns that show this metric."""
@@ -169,7 +172,7 @@ class Judgement:
     def _tested(self) -> str:
         """The p-value that a claim over every statement rests on, in words; empty where it rests on counts alone."""
         several = len(self.statements) > 1
-        if self.claim.relation == "is" or (several and self.claim.hold == "most"):
+        if self.claim.relation in WITH_VALUE or (several and self.claim.hold == "most"):
             return ""
         if self.verdict == "not held":
             return _p_value(_refuted(self.statements), f"the contrary: {'corrected ' * several}p")
@@ -227,7 +230,9 @@ def _claim(
     if entry.get("hold", "every") not in ("every", "most"):
         raise UsageError(f"{name}: hold = {entry['hold']!r}: must be every or most")
     left = _labels(name, entry.get("left", ()), rows)
-    right = tuple(label for label in _labels(name, entry.get("right", ()), rows) if label not in left)
+    right = _labels(name, entry.get("right", ()), rows)
+    if relation != "better" or right != left or len(left) == 1:
+        right = tuple(label for label in right if label not in left)
     chosen = _labels(name, entry.get("columns", ("*",)), columns)
     for metric in entry.get("metrics", metrics):
         if metric not in known:
@@ -253,8 +258,8 @@ def _misfit(
         return "needs a text and left"
     if wrong := _misfit_number(relation, entry, metrics):
         return wrong
-    if relation == "is":
-        return "" if "value" in entry else "relation is: needs a value"
+    if relation in WITH_VALUE:
+        return "" if "value" in entry else f"relation {relation}: needs a value"
     if relation == "top" and int(entry.get("places", 1)) > len(right) > 0:
         return f"places = {entry['places']}: there are {len(right)} on the right"
     if relation in OVER_COLUMNS and len(columns) < 2:
@@ -363,10 +368,11 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
                 yield test(f"{row}, {first} → {columns[-1]}, {metric}", _less(*ends))
             continue
         for column in columns:
-            if claim.relation == "is":
+            if claim.relation in WITH_VALUE:
                 for row in claim.left:
-                    values = cells.get((row, column, metric), {})
-                    yield _equal(f"{row}, {column}, {metric}", values, claim.value, described(metric).counted)
+                    values, better = cells.get((row, column, metric), {}), sign if claim.relation == "reaches" else 0
+                    off = tuple(_off(values[seed], claim.value or 0.0, better) for seed in sorted(values))
+                    yield _valued(f"{row}, {column}, {metric}", off, described(metric).counted)
             elif claim.relation == "top":
                 every = signed((*claim.left, *claim.right), column)
                 rivals = every[len(claim.left) :]
@@ -374,10 +380,11 @@ def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterat
                 against = [[test(text, _less(row, rival)) for rival in rivals] for row in every[: len(claim.left)]]
                 yield _one_of([_placed(each, claim.places) for each in against])
             else:
-                for pair in product(claim.left, claim.right):
-                    ahead = _less(*signed(pair, column))
-                    allowed = {seed: difference + claim.margin for seed, difference in ahead.items()}
-                    yield test(f"{pair[0]} over {pair[1]}, {column}, {metric}", allowed)
+                for left, right in product(claim.left, claim.right):
+                    if left != right:
+                        ahead = _less(*signed((left, right), column))
+                        allowed = {seed: difference + claim.margin for seed, difference in ahead.items()}
+                        yield test(f"{left} over {right}, {column}, {metric}", allowed)
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
@@ -484,21 +491,28 @@ def _by_sign(text: str, differences: Mapping[int, float]) -> Statement:
     return Statement(text, values, values[0], None, p, 1 - p)
 
 
-def _equal(text: str, values: Values, wanted: float | None, counted: bool = False) -> Statement:
-    """Is the value what is claimed, in every seed? One seed in which it is not, or has none in time, refutes it.
+def _valued(text: str, off: tuple[float, ...], counted: bool = False) -> Statement:
+    """Is the value what is claimed, in every seed? One seed that is off refutes it.
 
-    One in which it is confirms it where it is counted, which no seed varies.
+    One that is not confirms it where it is counted, which no seed varies.
     """
-    off = tuple(_off(values[seed], wanted or 0.0) for seed in sorted(values))
     if not off or (len(off) < 2 and not any(off) and not counted):
         return Statement(text, off, None, None, None, None)
     wrong = any(difference > 1e-9 for difference in off)
     return Statement(text, off, max(off), None, 1.0 if wrong else 0.0, 0.0 if wrong else 1.0)
 
 
-def _off(value: float | Beyond, wanted: float) -> float:
-    """How far a value is from the one that is claimed; of a target that was not reached, at least 1."""
-    return max(1.0, abs(value.bound - wanted)) if isinstance(value, Beyond) else abs(value - wanted)
+def _off(value: float | Beyond, wanted: float, better: int) -> float:
+    """How far a value is from the one that is claimed; of a target that was not reached, at least 1.
+
+    A value that is better is not off: `better` is 1 where more is, -1 where less is, 0 where it must be the same.
+
+        >>> [_off(value, 6.0, -1) for value in (2.0, 6.0, 7.0, Beyond(5.0, 5))], _off(2.0, 6.0, 0)
+        ([0.0, 0.0, 1.0, 1.0], 4.0)
+    """
+    if isinstance(value, Beyond):
+        return max(1.0, abs(value.bound - wanted))
+    return max(0.0, better * (wanted - value)) if better else abs(value - wanted)
 
 
 def _verdict(claim: Claim, statements: Sequence[Statement]) -> Verdict:

@@ -214,6 +214,10 @@ def fluctuation(curve: Sequence[float | None]) -> float | None:
     return fmean(steps) if steps else None
 
 
+def _fluctuation(case: Case, goal: str, of: str) -> Reading:
+    return fluctuation(case.result.curve(case.model, of))
+
+
 def _sent(result: Result, rounds: int) -> float:
     """Bytes down and up of all clients, to this round."""
     return float(sum(sum(way.values()) for row in result.rows[:rounds] for way in row["bytes"].values()))
@@ -303,8 +307,10 @@ for _entry in (
     _less("bytes", "sent", "bytes both ways, of all clients, in all rounds", "MB", 1e-6, 2, _bytes_to, counted=True),
     _less("bytes_to:", "sent to reach {goal}", "bytes both ways, of all clients, until `rounds_to:` the same goal",
           "MB", 1e-6, 1, _bytes_to),
-    _less("fluctuation", "fluctuation of AMP", "mean change of AMP from one examined round to the next, second half "
-          "(FedKF, robustness)", "%", 100, 2, lambda case, goal: fluctuation(case.result.curve(case.model, "amp"))),
+    *(_less(key, f"fluctuation of {of.upper()}", f"mean change of {of.upper()} from one examined round to the next, "
+            "second half (FedKF, robustness and figure 5)", metrics[of].unit, metrics[of].factor, 2,
+            partial(_fluctuation, of=of))
+      for key, of in (("fluctuation", "amp"), ("fluctuation_fm", "fm"), ("fluctuation_wlp", "wlp"))),
     TableMetric("speedup", "speed-up", "T over `rounds_to:fedavg` (FedKF VIII)", "×", 1, limits=None, read=_speedup),
     _less("seconds", "all rounds", "of all rounds without evaluation, one cell at a time; of recorded runs the "
           "processor's, all in all", "s", 1, 2, lambda case, goal: case.seconds),

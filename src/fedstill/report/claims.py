@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from fedstill.experiment.claims import Judgement
+from fedstill.experiment.claims import WITH_VALUE, Judgement
 from fedstill.report import sections
 
 MARKS = {"held": "✓", "not held": "✗", "not decided": "?"}
@@ -26,7 +26,7 @@ def section(judgements: Sequence[Judgement]) -> str:
         return ""
     body = []
     for judgement in judgements:
-        by_test = judgement.claim.relation != "is"
+        by_test = judgement.claim.relation not in WITH_VALUE
         each = "".join(
             f"<li>{escape(s.text)}: {escape(s.verdict)}{f', {s.tested}' if by_test else ''}</li>"
             for s in judgement.statements

@@ -114,17 +114,19 @@ def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
 
 def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapping[str, str]) -> str:
     metrics = list(dict.fromkeys(n.metric for n in inside))
-    compared = any(n.paper is not None for n in inside)  # a table of our own has no paper's numbers to show
+    compared = {n.metric for n in inside if n.paper is not None}  # the paper prints no number of the others
     head = [""]
     for metric in metrics:
-        head += [described(metric).heading, *(["paper"] if compared else [])]
+        head += [described(metric).heading, *(["paper"] if metric in compared else [])]
     head.append("seeds")
     lines = [f"{preset.title}; {column}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in dict.fromkeys(n.row for n in inside):
         cells = {n.metric: n for n in inside if n.row == row}
         values = []
         for metric in metrics:
-            values += [paper_table.ours(cells[metric]), *([paper_table.theirs(cells[metric])] if compared else [])]
+            values.append(paper_table.ours(cells[metric]))
+            if metric in compared:
+                values.append(paper_table.theirs(cells[metric]))
         seeds = str(max(len(number.ours) for number in cells.values()))
         lines.append("| " + " | ".join([row, *values, seeds]) + " |")
     untimed = [row for row, state in missing.items() if state == NO_TIME]
