@@ -387,15 +387,22 @@ def test_the_hubs_letters_are_turned_upright(monkeypatch):
     assert np.array_equal(load("emnist-letters").train.x[:, 0].numpy(), GREY.swapaxes(1, 2))
 
 
-def test_a_failed_download_says_what_to_do(monkeypatch):
+def test_a_failed_download_says_what_to_do_and_is_not_tried_again_at_once(monkeypatch):
+    tries = []
+
     def load_dataset(*_, **__):
+        tries.append(1)
         raise ConnectionError("no route to host\nand a long story")
 
     fake_hub(monkeypatch, load_dataset)
-    assert told("cifar10") == (
+    monkeypatch.setattr(published, "_FAILED", {})
+    said = (
         "cifar10 could not be downloaded from uoft-cs/cifar10 (no route to host): set FEDSTILL_DATA to a folder that "
         "has cifar10.npz (x_train, y_train, x_test, y_test) or the folder cifar-10-batches-py"
     )
+    assert [told("cifar10"), told("cifar10"), len(tries)] == [said, said, 1]
+    monkeypatch.setattr(published, "PATIENCE", 0.0)  # a minute later
+    assert [told("cifar10"), len(tries)] == [said, 2]
 
 
 # image folders and .npz paths

@@ -1,5 +1,6 @@
 """Data sets from Hugging Face: the one file that imports its `datasets` library (extra `huggingface`)."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ def fetch(repo: str, config: str | None, image: str, label: str) -> dict[str, ND
     """The train and test parts of a data set as arrays, downloaded once and kept in the library's own cache."""
     from datasets import load_dataset
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # a failure is told once, not at every retry
     arrays: dict[str, NDArray[Any]] = {}
     for part in ("train", "test"):
         rows = load_dataset(repo, config, split=part)  # shows the progress of its download itself

@@ -3,7 +3,9 @@
 Searched in this order: the folders of FEDSTILL_DATA, Debian's `/usr/share/datasets`, Hugging Face.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,6 +73,12 @@ class Hub:
     config: str | None = None
     image: str = "image"
     label: str = "label"
+
+
+PATIENCE = 60.0
+"""Seconds in which a download that failed is not tried again: a table's next cell need not wait for it once more."""
+_FAILED: dict[Hub, tuple[float, str]] = {}
+"""When a download failed, and why."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +176,14 @@ class Published:
     def _download(self, hub: Hub, todo: str) -> Arrays:
         from fedstill.data.huggingface import fetch
 
-        try:
-            return self._upright(fetch(hub.repo, hub.config, hub.image, hub.label))
-        except Exception as error:  # whatever the network and the hub's library come up with
-            reason = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
-            raise DataError(f"{self.name} could not be downloaded from {hub.repo} ({reason}): {todo}") from error
+        when, reason = _FAILED.get(hub, (-math.inf, ""))
+        if time.monotonic() - when > PATIENCE:
+            try:
+                return self._upright(fetch(hub.repo, hub.config, hub.image, hub.label))
+            except Exception as error:  # whatever the network and the hub's library come up with
+                reason = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+                _FAILED[hub] = (time.monotonic(), reason)
+        raise DataError(f"{self.name} could not be downloaded from {hub.repo} ({reason}): {todo}")
 
     def _upright(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if not self.transposed:
