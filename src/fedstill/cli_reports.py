@@ -130,7 +130,8 @@ def _outcome(
     """The table beside the paper's, its claims with their verdicts, and both as `table.json` and as a page."""
     from fedstill.experiment import batch
     from fedstill.experiment import reproduce as papers
-    from fedstill.experiment.claims import claims, judged, narrowed
+    from fedstill.experiment.claims import claims, narrowed
+    from fedstill.experiment.judging import judged
     from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
     from fedstill.report.progress import say

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.claims import Claim, claims, compared, judged, narrowed
+from fedstill.experiment.claims import Claim, claims, narrowed
+from fedstill.experiment.judging import compared, judged
 from fedstill.experiment.presets import presets, read_preset
 from fedstill.experiment.reproduce import Number
 from fedstill.experiment.table_metrics import Beyond

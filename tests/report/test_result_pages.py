@@ -13,7 +13,8 @@ from smallest import preset_base
 from fedstill import cli
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
-from fedstill.experiment.claims import Claim, Judgement, claims, compared
+from fedstill.experiment.claims import Claim, claims
+from fedstill.experiment.judging import Judgement, compared
 from fedstill.experiment.leaderboard import League, Score, Standing, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import Archive, record_of
@@ -170,13 +171,13 @@ def test_all_data_in_one_place_is_on_the_board_without_a_rank() -> None:
 
 def test_the_page_says_how_many_took_an_edge_of_the_rates(tmp_path: Path, board: tuple[str, Archive]) -> None:
     """FedAvg's documented rate is .01: .01 and 1 are one and a hundred times it, the edges; .03 and .3 are not."""
-    file = tmp_path / "edge.toml"
     tried = "Of 1×, 3×, 10×, 30×, 100× the documented rate, "
     for rates, said in {
         (0.01, 0.3): "1 of 2 tuned methods took the first or the last: one beyond may be better for them.",
         (1.0, 0.01): "2 of 2 tuned methods took the first or the last: one beyond may be better for them.",
         (0.03, 0.3): "none of 2 tuned methods took the first or the last.",
     }.items():
+        file = tmp_path / f"{rates}.toml"
         file.write_text(BOARD + f"[tuned]\nfedavg = {rates[0]}\nfedprox = {rates[1]}\n")
         assert leaderboard.tuning(read_preset(str(file))) == tried + said
     assert leaderboard.tuning(read_preset(board[0])) == ""
@@ -362,7 +363,7 @@ def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tupl
     told: list[str] = []
     rates = tuned(read_preset(board[0]), ["fedavg"], told.append)
     trials = dict(part.split(" → ") for part in told[0].removeprefix("fedavg: ").split(", "))
-    assert sorted(map(float, trials)) == [0.01, 0.03, 0.1]
+    assert sorted(map(float, trials)) == [0.01, 0.03, 0.1, 0.3, 1.0]
     assert rates == {"fedavg": float(max(trials, key=lambda rate: float(trials[rate])))}
 
 
