@@ -156,7 +156,7 @@ def _outcome(
 def _queue(out: Path, results: Path, budget: str, jobs: int | None, dry_run: bool) -> None:
     """Run what no record answers, most telling cells first."""
     from fedstill.experiment import queue
-    from fedstill.experiment.records import Archive
+    from fedstill.experiment.archive import Archive
     from fedstill.report.progress import say, teller
 
     room, archive = out / "all", Archive(results)

@@ -44,7 +44,7 @@ def show_record(
     as_json: Json = False,
 ) -> None:
     """Show one record: settings, machine, curves."""
-    from fedstill.experiment.records import Archive
+    from fedstill.experiment.archive import Archive
     from fedstill.report import record_tables
 
     record = Archive(folder).by_id(id)
@@ -73,8 +73,8 @@ def table(
     as_json: Json = False,
 ) -> None:
     """A paper's table from the records alone, ours beside the paper's, and its claims; nothing is run."""
+    from fedstill.experiment.archive import Archive
     from fedstill.experiment.presets import read_preset
-    from fedstill.experiment.records import Archive
     from fedstill.experiment.reproduce import RECORDED_SEEDS
     from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table, result_pages
@@ -98,7 +98,7 @@ def pages(
     folder: Folder = Path("results"),
 ) -> None:
     """Make the tables between `<!-- results … -->` markers anew from the records."""
-    from fedstill.experiment.records import Archive
+    from fedstill.experiment.archive import Archive
     from fedstill.report import result_pages
 
     files = [file for path in paths for file in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
@@ -120,7 +120,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Run records again and say whether data, split, scores and weights are the same, bit by bit. Exit 1 if not."""
-    from fedstill.experiment.records import Archive
+    from fedstill.experiment.archive import Archive
     from fedstill.experiment.verify import verified
     from fedstill.report import record_tables
 
@@ -142,7 +142,8 @@ def add(
     folder: Folder = Path("results"),
 ) -> None:
     """Add runs of your own to the records."""
-    from fedstill.experiment.records import Archive, record_of
+    from fedstill.experiment.archive import Archive
+    from fedstill.experiment.records import record_of
 
     archive = Archive(folder)
     for path in paths:
@@ -161,8 +162,8 @@ def leaderboard(
 ) -> None:
     """Every method, task by task, from the records: ranks, critical difference, bytes and time, on one page."""
     from fedstill.experiment import leaderboard as boards
+    from fedstill.experiment.archive import Archive
     from fedstill.experiment.presets import read_preset
-    from fedstill.experiment.records import Archive
     from fedstill.report import leaderboard as board_page
     from fedstill.report.progress import say
 

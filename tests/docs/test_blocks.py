@@ -36,9 +36,9 @@ from fedstill.cli_app import apply_settings
 from fedstill.core.errors import FedstillError
 from fedstill.data.reading import SHORT
 from fedstill.data.sources import datasets
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.claims import claims
 from fedstill.experiment.config import Experiment, experiment, options
-from fedstill.experiment.records import Archive
 from fedstill.flower.policy import Policy, read_policy
 from fedstill.report.catalogue import KINDS, methods
 

@@ -9,8 +9,9 @@ from smallest import small_experiment, small_method
 from fedstill import cli
 from fedstill.core.errors import UsageError
 from fedstill.experiment.annotate import annotate
+from fedstill.experiment.archive import Archive, matching
 from fedstill.experiment.batch import finished
-from fedstill.experiment.records import Archive, matching, record_of
+from fedstill.experiment.records import record_of
 from fedstill.experiment.run import start
 
 

@@ -13,11 +13,12 @@ from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
-from fedstill.experiment import queue, records, reproduce, rundir
+from fedstill.experiment import archive, queue, records, reproduce, rundir
+from fedstill.experiment.archive import Archive, matching
 from fedstill.experiment.config import experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
-from fedstill.experiment.records import Archive, Record, made_by, matching, record_id, record_of
+from fedstill.experiment.records import Record, made_by, record_id, record_of
 from fedstill.experiment.result import Result
 from fedstill.experiment.run import resume, start
 from fedstill.experiment.verify import PARTS, Check, verified
@@ -160,7 +161,7 @@ def test_a_second_writer_waits_and_no_record_is_lost(
         (tmp_path / "own.jsonl").write_text(replace(record, id="first").line())
     adding.join()
     assert [r.id for r in Archive(tmp_path)] == ["first", "second"]
-    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    monkeypatch.setattr(archive, "PATIENCE", 0.1)
     with writing(tmp_path), pytest.raises(UsageError, match="is writing there"):
         Archive(tmp_path).add(record)
     assert len(Archive(tmp_path).records) == 2
@@ -170,7 +171,7 @@ ADD = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from fedstill.experiment.records import Archive
+from fedstill.experiment.archive import Archive
 archive = Archive(Path(sys.argv[1]))
 record = archive.records[0]
 for number in range(15):

@@ -13,11 +13,12 @@ from smallest import preset_base
 from fedstill import cli
 from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.claims import Claim, claims
 from fedstill.experiment.judging import Judgement, compared
 from fedstill.experiment.leaderboard import League, Score, Standing, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
-from fedstill.experiment.records import Archive, record_of
+from fedstill.experiment.records import record_of
 from fedstill.experiment.reproduce import RECORDED_SEEDS, plan
 from fedstill.experiment.run import start
 from fedstill.report import leaderboard, result_pages

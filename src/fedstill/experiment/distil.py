@@ -23,10 +23,10 @@ from fedstill.core.record import State, write
 from fedstill.core.value import build_named
 from fedstill.data.renormalise import renormalised, same_form
 from fedstill.experiment.drive import one_thread
+from fedstill.experiment.networks import without_data
 from fedstill.experiment.ready import described
 from fedstill.experiment.rundir import writable
 from fedstill.experiment.signature import recipe_of
-from fedstill.experiment.stage import without_data
 from fedstill.parts.one_shot import OneShot
 
 

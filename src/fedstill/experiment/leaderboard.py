@@ -12,10 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.config import experiment
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
-from fedstill.experiment.records import Archive, Record
+from fedstill.experiment.records import Record
 from fedstill.experiment.reproduce import RECORDED_SEEDS, Entry, plan
 from fedstill.experiment.run import start
 from fedstill.experiment.search import TUNING_SEED

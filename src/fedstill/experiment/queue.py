@@ -15,12 +15,13 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, UsageError, unknown
 from fedstill.experiment import batch
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.batch import Job, News
 from fedstill.experiment.centralised import student_record
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import Preset, presets, read_preset
-from fedstill.experiment.records import Archive, question, record_of
+from fedstill.experiment.records import question, record_of
 from fedstill.experiment.reproduce import STUDENTS, Entry, plan
 
 RECORDED = ("table", "curves", "times", "clusters", "centralised")

@@ -21,10 +21,10 @@ from fedstill.data.forms import About, as_array, stored, writable
 from fedstill.data.pixels import brought_to
 from fedstill.data.rows import rows_like
 from fedstill.experiment.config import Experiment, experiment
+from fedstill.experiment.networks import pixels_of, without_data
 from fedstill.experiment.result import principal, views
 from fedstill.experiment.rundir import Checkpoint, RunDir
 from fedstill.experiment.signature import Signature
-from fedstill.experiment.stage import pixels_of, without_data
 
 FILE = ".safetensors"
 """How a file ends that holds one model and a description of it, as `fedstill export` and `fedstill distil` write it."""

@@ -11,11 +11,12 @@ from fedstill.core.errors import FedstillError, UsageError
 from fedstill.core.method import methods
 from fedstill.core.registry import Registry
 from fedstill.experiment import batch, passes
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.batch import Job
 from fedstill.experiment.centralised import taught, teacher_plan
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.presets import Cell, Preset
-from fedstill.experiment.records import Archive, record_id
+from fedstill.experiment.records import record_id
 from fedstill.experiment.result import Result
 from fedstill.experiment.table_metrics import Beyond, Reading, Untimed, described, reading, to_report
 from fedstill.parts.attacks import attacks

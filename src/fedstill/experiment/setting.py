@@ -18,8 +18,9 @@ from fedstill.data.pixels import fit, fitted
 from fedstill.data.portions import Portions
 from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.evaluate import Exam
+from fedstill.experiment.networks import builder, pixels_of
 from fedstill.experiment.signature import Signature
-from fedstill.experiment.stage import Stage, builder, device_of, pixels_of
+from fedstill.experiment.stage import Stage, device_of
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The stage of a run, set from an experiment: who has which data, which model, and which exam."""
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ import numpy as np
 import torch
 
 from fedstill.core import rng
-from fedstill.core.classifier import Classifier
 from fedstill.core.errors import DataError, UsageError
 from fedstill.core.kind import Kind
 from fedstill.core.method import Env
-from fedstill.core.prototypes import Prototypes
 from fedstill.core.record import Carries, carried
 from fedstill.core.shelf import Storage
 from fedstill.core.turn import AnyMethod, Party, forged
@@ -24,7 +22,7 @@ from fedstill.data.columns import is_table
 from fedstill.data.kinds import Image, Table, Tokens
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import Split, local_split, matching_test, public_split
-from fedstill.data.pixels import fit, fitted
+from fedstill.data.pixels import fitted
 from fedstill.data.portions import Portions
 from fedstill.data.reading import Reading
 from fedstill.data.summary import agreed, common_classes, pooled, recast, summary
@@ -32,8 +30,8 @@ from fedstill.experiment.config import Experiment
 from fedstill.experiment.evaluate import Exam
 from fedstill.experiment.fingerprint import Fingerprint, fingerprint
 from fedstill.experiment.metrics import ATTACK_SUCCESS, Scorer
+from fedstill.experiment.networks import assigned, builder, pixels_of
 from fedstill.experiment.signature import Signature
-from fedstill.models import auto, initial, models
 from fedstill.parts.architectures import SERVER, kinds_of, same_form
 from fedstill.parts.backdoor import Backdoor
 from fedstill.parts.learner import LocalTraining
@@ -331,67 +329,6 @@ def _own_tests(experiment: Experiment, parts: Indices, brought: Indices) -> tupl
         train.append(part)
         held.append(test)
     return Portions.of(train), Portions.of(held)
-
-
-def assigned(experiment: Experiment, dataset: Dataset) -> tuple[Any, ...]:
-    """The model of every client, and last the server's.
-
-    Fewer names than clients are shared out in groups: pairs first, then one each (FedTKD's table 1).
-    """
-    names = experiment.models
-    if not names:
-        only = experiment.model
-        if isinstance(only, str) and only == "auto":
-            only = auto(dataset.kind)
-        return (*[only] * experiment.clients, experiment.server_model or only)
-    count, clients = len(names), experiment.clients
-    if count > clients:
-        raise UsageError(f"models = {', '.join(map(str, names))}: {count} names for {clients} clients")
-    if clients <= 2 * count:
-        place = [k * count // clients for k in range(clients)]
-    else:
-        place = [k // 2 if k < 2 * count else k % count for k in range(clients)]
-    own = list(names) if count == clients else [names[i] for i in place]
-    return (*own, experiment.server_model or own[0])
-
-
-def pixels_of(specs: tuple[Any, ...]) -> tuple[int, ...] | None:
-    """The image sides that all these models take."""
-    known = [models[spec] for spec in set(filter(_named, specs))]
-    asked = [set(m.pixels) for m in known if isinstance(m, type) and issubclass(m, Classifier) and m.pixels]
-    return tuple(sorted(set.intersection(*asked))) if asked else None
-
-
-def _named(spec: Any) -> bool:
-    return isinstance(spec, str) and ":" not in spec
-
-
-def builder(specs: tuple[Any, ...], kind: Kind, classes: int) -> Prototypes:
-    """How `Env` builds modules: `specs` names the model of every client, and last the server's."""
-
-    def spec(client: int | None) -> Any:
-        return specs[-1 if client is None else client]
-
-    def which(client: int | None) -> Hashable:
-        chosen = spec(client)
-        return chosen if isinstance(chosen, str) else id(chosen)
-
-    return Prototypes(which, lambda client, seed: initial(spec(client), kind, classes, seed))
-
-
-def without_data(specs: tuple[Any, ...], brought: Kind, classes: int, sizes: Sequence[int], **known: Any) -> Env:
-    """What building modules of these models needs where there are no data.
-
-    Args:
-        specs: the model of every client, and last the server's.
-        brought: the kind of raw samples, before images are fitted to the models.
-        classes: how many classes there are.
-        sizes: training samples of every client.
-        known: other fields of `Env`.
-    """
-    blank = Samples(brought.blank(1), torch.zeros(1, dtype=torch.int64), brought)
-    kind = fit(blank, pixels_of(specs)).kind
-    return Env(sizes=tuple(sizes), classes=classes, kind=kind, build=builder(specs, kind, classes), **known)
 
 
 def device_of(name: str) -> torch.device:

@@ -16,8 +16,8 @@ from fedstill.data import Dataset, datasets, load
 from fedstill.data.kinds import Table
 from fedstill.data.summary import Summary, agreed, common_classes, pooled, unsound
 from fedstill.experiment.config import Experiment
+from fedstill.experiment.networks import assigned
 from fedstill.experiment.setting import Setting, with_tuples
-from fedstill.experiment.stage import assigned
 from fedstill.flower.caps import capped, far_ones, weighed
 from fedstill.flower.messages import LARGEST_SAMPLE, MOST_CLASSES, Enrolled, first_fault, plain_names, readable
 from fedstill.models.registry import models

@@ -16,9 +16,9 @@ from fedstill.core.errors import RunError, UsageError
 from fedstill.core.method import MadeFor, methods
 from fedstill.core.record import Carries
 from fedstill.core.turn import AnyMethod
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.leaderboard import Standing, leagues
 from fedstill.experiment.presets import read_preset
-from fedstill.experiment.records import Archive
 from fedstill.report.privacy import coverage
 
 HERE = Path("results")

@@ -8,8 +8,9 @@ from typing import Any
 from rich.table import Table
 
 from fedstill.core.errors import UsageError
+from fedstill.experiment.archive import Archive, matching
 from fedstill.experiment.metrics import ALWAYS
-from fedstill.experiment.records import Archive, Record, made_by, matching
+from fedstill.experiment.records import Record, made_by
 from fedstill.experiment.rundir import commit
 from fedstill.experiment.verify import Check
 from fedstill.report.terminal import stdout

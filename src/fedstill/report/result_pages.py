@@ -19,10 +19,10 @@ from pathlib import Path
 
 from fedstill.core.errors import UsageError, unknown
 from fedstill.experiment import leaderboard as boards
+from fedstill.experiment.archive import Archive
 from fedstill.experiment.claims import claims, narrowed
 from fedstill.experiment.judging import Judgement, judged
 from fedstill.experiment.presets import Preset, read_preset
-from fedstill.experiment.records import Archive
 from fedstill.experiment.reproduce import NO_TIME, RECORDED_SEEDS, Number, numbers, plan, recorded
 from fedstill.experiment.table_metrics import described
 from fedstill.report import claims as claim_tables

@@ -1,0 +1,173 @@
+"""The archive: a folder of records, one `.jsonl` file for each paper.
+
+A run adds a line and changes none. By hand four things were done: where a setting came later whose default does
+something new, the records of before were given the value with which they had run; fingerprints were computed anew when
+their form changed; records of a form that no setting makes any more were taken out, and so were the leaderboard's of
+rates that were tuned anew.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import RunError, UsageError
+from fedstill.experiment.config import Experiment
+from fedstill.experiment.lock import writing
+from fedstill.experiment.records import Record, question
+
+PATIENCE = 60.0
+"""So many seconds a record waits for another that is being added to the same folder."""
+
+
+class Archive:
+    """A folder of records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: list[Record] | None = None
+        self._known: dict[bytes, Record] = {}  # by their lines: what is read again is not parsed again
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @property
+    def records(self) -> list[Record]:
+        """All records, as they were added; of two with the same id the later one counts."""
+        if self._read is None:
+            files = sorted(self.folder.glob("*.jsonl"))
+            self._read = list({record.id: record for file in files for record in self._lines(file)}.values())
+        return self._read
+
+    @cached_property
+    def _by_question(self) -> dict[str, list[Record]]:
+        answers: dict[str, list[Record]] = {}
+        for record in self.records:
+            if record.question is not None:
+                answers.setdefault(record.question, []).append(record)
+        return answers
+
+    def find(self, plan: Experiment) -> Record | None:
+        """The record of a run that contains this one: the same settings, as many rounds or more.
+
+        The longest such, so that tables of different lengths show one run: two of one plan differ where they were made
+        on different kinds of processors.
+        """
+        fit = [
+            record
+            for record in self._by_question.get(question(plan), [])
+            if int(record.experiment["rounds"]) >= plan.rounds
+            and plan.rounds in record.rounds
+            and all(any(metric in known for known in record.curves.values()) for metric in plan.metrics)
+        ]
+        return max(fit, key=lambda record: int(record.experiment["rounds"]), default=None)
+
+    def by_id(self, start: str) -> Record:
+        """The record whose id starts so."""
+        fit = [record for record in self.records if record.id.startswith(start)]
+        if len(fit) == 1:
+            return fit[0]
+        if fit:
+            raise UsageError(f"{start}: {len(fit)} records start so: {', '.join(r.id for r in fit[:6])}")
+        raise UsageError(
+            f"unknown record {start!r}: no id of the {len(self.records):,} records in {self.folder} starts so "
+            "(fedstill results lists them)"
+        )
+
+    def add(self, record: Record) -> Path:
+        """Add a record at the end of its paper's file, whole or not at all; returns the file.
+
+        One writer at a time: between reading where the last whole line ends and cutting there, a second could add a
+        line that would be lost.
+        """
+        preset = record.cell.partition(" · ")[0]
+        file = self.folder / f"{preset.partition('/')[0] or 'own'}.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with writing(self.folder, wait=PATIENCE), file.open("ab") as end:
+                self._refuse_other_data(record)
+                end.write(_ending(end, file.read_bytes()) + record.line().encode())
+                end.flush()
+                os.fsync(end.fileno())
+        except OSError as error:
+            raise RunError(f"{file}: cannot write ({error.strerror or error})") from error
+        self._read = None
+        self.__dict__.pop("_by_question", None)
+        return file
+
+    def _refuse_other_data(self, record: Record) -> None:
+        """The same settings on other data would take the place of the record that is there."""
+        self._read = None
+        for there in self.records:
+            if there.id == record.id and there.data != record.data:
+                raise UsageError(
+                    f"{record.id}: the record in {self.folder} has the same settings and other data ({there.data}, "
+                    f"not {record.data}); give this one a folder of its own (--results)"
+                )
+
+    def _lines(self, file: Path) -> Iterator[Record]:
+        lines = file.read_bytes().removesuffix(b"\n").split(b"\n")  # a line may end inside a character
+        for number, line in enumerate(lines, 1):
+            try:
+                if line not in self._known:
+                    entry = json.loads(line)
+                    self._known[line] = Record(**{field.name: entry[field.name] for field in fields(Record)})
+            except (ValueError, KeyError, TypeError) as error:
+                if number == len(lines):  # cut off by a crash while it was written
+                    return
+                raise UsageError(f"{file}, line {number}: not a record ({type(error).__name__}: {error})") from None
+            yield self._known[line]
+
+
+def _ending(file: Any, written: bytes) -> bytes:
+    """What is missing at the end of a file: of a whole line its end; a line cut off by a crash makes room."""
+    start = written.rfind(b"\n") + 1
+    try:
+        json.loads(written[start:])
+    except ValueError:  # of nothing, too
+        file.truncate(start)
+        return b""
+    return b"\n"
+
+
+Filter = Callable[[Record], bool]
+
+
+def matching(wanted: Sequence[str]) -> Filter:
+    """A filter from `name=value` pairs over settings (`seed=1`, `method=fedkf`, `tag=final`, `cell=*V*`)."""
+    pairs = []
+    for text in wanted:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r}: must be name=value, like method=fedkf")
+        pairs.append((name, value))
+
+    def fits(record: Record) -> bool:
+        return all(any(fnmatchcase(word, value) for word in _words(record, name)) for name, value in pairs)
+
+    return fits
+
+
+def _words(record: Record, name: str) -> list[str]:
+    """A setting as text; each item of a list, such as the tags, by itself."""
+    value = _setting(record, name)
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+def _setting(record: Record, name: str) -> Any:
+    if name in ("id", "cell", "commit", "data_fingerprint"):
+        return {"id": record.id, "cell": record.cell, "commit": record.commit, "data_fingerprint": record.data}[name]
+    if name == "method":
+        return record.experiment["method"]["name"]
+    if name == "alpha":
+        return record.experiment.get("partition", {}).get("alpha")
+    here: Any = record.experiment
+    for step in name.split("."):
+        if not isinstance(here, Mapping) or step not in here:
+            return record.experiment["method"].get(name)
+        here = here[step]
+    return here
