@@ -55,14 +55,18 @@ def plain_client(method: FedKF, ready: Stage, client: int, down: Any, data: Samp
     for x, y in method.batches(env, data, student):
         imagined = generator(torch.randn(method.batch, method.noise, generator=stream))
         features = teacher.features(imagined)  # type: ignore[operator]
-        wisdom = teacher.head(features)  # type: ignore[operator]
+        teacher_logits = teacher.head(features)  # type: ignore[operator]
         adam.zero_grad()
-        loss = class_entropy(wisdom) + method.lambda1 * one_hot(wisdom) + method.lambda2 * activation(features)
+        loss = (
+            class_entropy(teacher_logits)
+            + method.lambda1 * one_hot(teacher_logits)
+            + method.lambda2 * activation(features)
+        )
         loss.backward()
         adam.step()
         sgd.zero_grad()
         fancied = student(imagined.detach())
-        (cross_entropy(student(x), y) + method.gamma * kl(wisdom.detach(), fancied)).backward()
+        (cross_entropy(student(x), y) + method.gamma * kl(teacher_logits.detach(), fancied)).backward()
         sgd.step()
     return dict(student.state_dict())
 

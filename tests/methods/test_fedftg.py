@@ -50,18 +50,18 @@ def test_hard_samples_are_those_on_which_the_student_differs(profile: str) -> No
     env = ready.env.at(0)
     teachers = [frozen(env.module(r.upload.weights)) for r in done.replies]
     student = frozen(env.module(done.server.average))
-    artist = method.artist(env, done.server.generator)
+    learner = method.generator_learner(env, done.server.generator)
     z, y = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 10
     shares = torch.full((3, 16), 1 / 3)
 
     def gap() -> float:
         with torch.no_grad():
-            made = artist.module(z, y)
+            made = learner.module(z, y)
             return float(sum(method.gap(t(made), student(made)).mean() for t in teachers))
 
     before = gap()
     for _ in range(10):
-        method.harden(artist, z, y, student, teachers, shares)
+        method.harden(learner, z, y, student, teachers, shares)
     assert gap() > 1.1 * before
 
 
@@ -70,12 +70,12 @@ def test_the_label_term_makes_samples_of_the_label() -> None:
     ready, done = played(method)
     env = ready.env.at(0)
     teacher = frozen(env.module(done.replies[0].upload.weights))
-    artist, labels = method.artist(env, done.server.generator), done.replies[0].upload.labels
+    learner, labels = method.generator_learner(env, done.server.generator), done.replies[0].upload.labels
     z = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
     y = labels.argsort(descending=True)[:2].repeat(8)  # classes this client knows
     for _ in range(30):
-        method.harden(artist, z, y, teacher, [teacher], torch.ones(1, 16))
-    assert float((teacher(artist.module(z, y)).argmax(-1) == y).float().mean()) > 0.8
+        method.harden(learner, z, y, teacher, [teacher], torch.ones(1, 16))
+    assert float((teacher(learner.module(z, y)).argmax(-1) == y).float().mean()) > 0.8
 
 
 def test_fine_tuning_starts_at_the_weighted_average_and_tells_both() -> None:

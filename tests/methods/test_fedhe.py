@@ -21,8 +21,8 @@ def test_the_loss_by_hand() -> None:
 
     Sample 2: label 1, of which nothing is known: CE ln 2 only. Mean: ln 2 + ½·(2 + 0)/2 = ln 2 + ½.
     """
-    wisdom, known = tensor([[2.0, 0.0], [9.0, 9.0]]), tensor([True, False])
-    loss = FedHe().loss(torch.zeros(2, 2), tensor([0, 1]), wisdom, known)
+    class_logits, known = tensor([[2.0, 0.0], [9.0, 9.0]]), tensor([True, False])
+    loss = FedHe().loss(torch.zeros(2, 2), tensor([0, 1]), class_logits, known)
     assert loss.item() == pytest.approx(math.log(2) + 0.5)
 
 

@@ -54,11 +54,11 @@ def test_generator_loss_is_the_sum_of_5() -> None:
     L_G = −.693147 + .1·.287682 − .1·2 = −.864379. The authors' L_IE is 1 + (−ln 2)/ln 2 = 0: L_G = −.171232.
     """
     ln3 = float(torch.log(torch.tensor(3.0)))
-    wisdom = torch.tensor([[ln3, 0.0], [0.0, ln3]])
+    teacher_logits = torch.tensor([[ln3, 0.0], [0.0, ln3]])
     features = torch.tensor([[1.0, -3.0], [2.0, 2.0]])
-    loss = FedKF().generator_loss(Grey, wisdom, features, None, None)  # type: ignore[arg-type]
+    loss = FedKF().generator_loss(Grey, teacher_logits, features, None, None)  # type: ignore[arg-type]
     assert float(loss) == pytest.approx(-0.864379, abs=1e-6)
-    authors = FedKF(profile="authors").generator_loss(Grey, wisdom, features, None, None)  # type: ignore[arg-type]
+    authors = FedKF(profile="authors").generator_loss(Grey, teacher_logits, features, None, None)  # type: ignore[arg-type]
     assert float(authors) == pytest.approx(-0.171232, abs=1e-6)
 
 
@@ -77,11 +77,13 @@ def test_student_loss_is_8() -> None:
 def test_one_student_pass_equals_two() -> None:
     """A module with BatchNorm is run separately; without, one pass must give the numbers of two."""
     module = Linear()
-    x, imagined, wisdom = torch.randn(5, 1, 1, 2), torch.randn(3, 1, 1, 2), torch.randn(3, 2)
+    x, imagined, teacher_logits = torch.randn(5, 1, 1, 2), torch.randn(3, 1, 1, 2), torch.randn(3, 2)
     y = torch.tensor([0, 1, 0, 1, 1])
-    once = FedKF().student_loss(learner(module), x, y, imagined, wisdom)
+    once = FedKF().student_loss(learner(module), x, y, imagined, teacher_logits)
     module.extra = nn.BatchNorm1d(2)  # never called, but there: the pass is split
-    assert torch.allclose(torch.stack(once), torch.stack(FedKF().student_loss(learner(module), x, y, imagined, wisdom)))
+    assert torch.allclose(
+        torch.stack(once), torch.stack(FedKF().student_loss(learner(module), x, y, imagined, teacher_logits))
+    )
 
 
 def turn_of(method: FedKF, state: Imagination | None = None, **settings: Any) -> tuple[Any, Any, Any, Teaching]:
@@ -170,15 +172,15 @@ def test_on_colour_the_authors_generator_meets_a_student_that_has_stepped_and_a_
     method = FedKF(profile="authors", gamma=2.0, lambda1=0.0, lambda2=0.0)
     assert method.rivals(Colour)  # type: ignore[arg-type]
     assert not method.rivals(Grey)  # type: ignore[arg-type]
-    wisdom = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    teacher_logits = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
     imagined = torch.tensor([[0.3, 0.1], [0.2, 0.4]], requires_grad=True)
     student = learner(Linear())
-    loss = method.generator_loss(Colour, wisdom, wisdom, student, imagined)  # type: ignore[arg-type]
-    plain_loss = method.generator_loss(Grey, wisdom, wisdom, student, imagined)  # type: ignore[arg-type]
-    p, q = torch.log_softmax(wisdom, -1), torch.log_softmax(imagined, -1)
+    loss = method.generator_loss(Colour, teacher_logits, teacher_logits, student, imagined)  # type: ignore[arg-type]
+    plain_loss = method.generator_loss(Grey, teacher_logits, teacher_logits, student, imagined)  # type: ignore[arg-type]
+    p, q = torch.log_softmax(teacher_logits, -1), torch.log_softmax(imagined, -1)
     divergence = (p.exp() * (p - q)).sum(-1).mean()
     assert loss.item() == pytest.approx((plain_loss - 2 * divergence).item(), abs=1e-6)
-    rivalry = torch.autograd.grad(loss - plain_loss, (wisdom, imagined), allow_unused=True)
+    rivalry = torch.autograd.grad(loss - plain_loss, (teacher_logits, imagined), allow_unused=True)
     assert rivalry[0] is None or not rivalry[0].abs().sum()
     assert rivalry[1].abs().sum() > 0
 
@@ -195,11 +197,11 @@ def test_a_lesson_that_teaches_no_generator_keeps_nothing_for_a_backward_pass() 
     method = small_method("fedkf", generator_every=2)
     ready, state, _, down = turn_of(method)
     env = ready.env.at(0, 0)
-    teacher, artist = env.module(down.teacher), method.artist(env, state)
-    first, second = (method.lesson(env, teacher, artist, env.stream("noise"), number) for number in (0, 1))
+    teacher, learner = env.module(down.teacher), method.generator_learner(env, state)
+    first, second = (method.lesson(env, teacher, learner, env.stream("noise"), number) for number in (0, 1))
     assert (first.learns, second.learns) == (True, False)
-    assert first.wisdom.requires_grad
-    assert not second.wisdom.requires_grad
+    assert first.logits.requires_grad
+    assert not second.logits.requires_grad
     assert torch.equal(first.imagined, second.imagined), "the same noise gives the same images"
 
 
@@ -225,8 +227,8 @@ def test_a_stationary_generator_learns_on_the_server_and_stays_as_it_is_on_clien
     teacher = frozen(env.module(method.gather.models(env, state.server.memory)["overall"]))
 
     def loss(generator: Any) -> float:
-        artist = method.artist(env, Drawing(generator, {}))
-        lesson = method.lesson(env, teacher, artist, torch.Generator().manual_seed(1), 0)
-        return float(method.excitement(class_entropy(lesson.wisdom), lesson.wisdom, lesson.features).detach())
+        learner = method.generator_learner(env, Drawing(generator, {}))
+        lesson = method.lesson(env, teacher, learner, torch.Generator().manual_seed(1), 0)
+        return float(method.excitement(class_entropy(lesson.logits), lesson.logits, lesson.features).detach())
 
     assert loss(state.server.generator) < loss(method.first_generator(env)) - 0.05

@@ -53,11 +53,11 @@ def own_loss(env, data, down, beta, tau, smoothing):
         logits = student(x)
         total = cross_entropy(logits + margin, y)
         with torch.no_grad():
-            wisdom = teacher(x)
+            teacher_logits = teacher(x)
         for i, label in enumerate(y.tolist()):
             others = [c for c in range(env.classes) if c != label]
-            a, b = log_softmax(wisdom[i, others], -1), log_softmax(logits[i, others], -1)
-            total = total + beta * softmax(wisdom[i], -1)[label] * (a.exp() * (a - b)).sum() / len(y)
+            a, b = log_softmax(teacher_logits[i, others], -1), log_softmax(logits[i, others], -1)
+            total = total + beta * softmax(teacher_logits[i], -1)[label] * (a.exp() * (a - b)).sum() / len(y)
         return total
 
     return loss

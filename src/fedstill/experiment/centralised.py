@@ -112,24 +112,21 @@ def _teach(plan: Experiment, path: Path) -> Taught:
     student = ready.env.build(None, rng.key(plan.seed, "student")).to(ready.env.device)
     if isinstance(student, TextClassifier):  # imagined texts are embeddings: its words must mean what the teacher's do
         student.embedding.load_state_dict(teacher.embedding.state_dict())
-    generator = method.make_generator(first)
-    artist = None
-    if generator is not None:
-        generator = generator.to(ready.env.device).train()
-        artist = Learner(generator, method.adam(generator))
+    made = method.make_generator(first)
+    generator = None if made is None else Learner(made.to(ready.env.device).train(), method.adam(made))
     stream, steps = first.stream("noise"), math.ceil(ready.env.sizes[0] / method.batch)
     accuracies = []
     for epoch in range(plan.rounds):
         learner = method.learner(ready.env.at(epoch, 0), student)
         for number in range(steps):
-            lesson = method.lesson(first, teacher, artist, stream, number)
-            if artist is not None and lesson.learns:
-                artist.step(
-                    method.generator_loss(first, lesson.wisdom, lesson.features, learner, lesson.imagined)
+            lesson = method.lesson(first, teacher, generator, stream, number)
+            if generator is not None and lesson.learns:
+                generator.step(
+                    method.generator_loss(first, lesson.logits, lesson.features, learner, lesson.imagined)
                 )  # (5)
-            learner.step(kl(lesson.wisdom.detach(), learner(lesson.imagined.detach())))  # (6)
+            learner.step(kl(lesson.logits.detach(), learner(lesson.imagined.detach())))  # (6)
         accuracies.append(ready.exam.accuracy(ready.exam.correct(student)) or 0.0)
-    return Taught(tuple(accuracies), learner.weights, {} if artist is None else artist.weights)
+    return Taught(tuple(accuracies), learner.weights, {} if generator is None else generator.weights)
 
 
 def mean_images(plan: Experiment, path: Path, samples: int = 4096) -> tuple[Tensor, Tensor, Stage]:

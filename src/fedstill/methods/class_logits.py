@@ -65,20 +65,20 @@ class Form(ClassLogits, Method[Shared, Own, Any, Any]):
 
     def taught(self, env: Env, learner: Learner, down: ClassWisdom, data: Samples) -> tuple[Tensor, Tensor]:
         """E epochs; the logits of each class, averaged as the samples passed, and which classes there were."""
-        wisdom, known = down.logits.to(env.device), down.known.to(env.device)
-        total, count = torch.zeros_like(wisdom), torch.zeros_like(known, dtype=wisdom.dtype)
+        class_logits, known = down.logits.to(env.device), down.known.to(env.device)
+        total, count = torch.zeros_like(class_logits), torch.zeros_like(known, dtype=class_logits.dtype)
         for x, y in self.batches(env, data, learner.module):
             logits = learner(x)
-            learner.step(self.loss(logits, y, wisdom, known))
+            learner.step(self.loss(logits, y, class_logits, known))
             total.index_add_(0, y, logits.detach())
             count.index_add_(0, y, torch.ones_like(y, dtype=count.dtype))
         return (total / count.clamp_min(1).unsqueeze(1)).cpu(), (count > 0).cpu()
 
-    def loss(self, logits: Tensor, y: Tensor, wisdom: Tensor, known: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, class_logits: Tensor, known: Tensor) -> Tensor:
         """CE + γ KL(p̄_y ‖ p), the KL over samples whose class is known; a batch's unknown samples count as 0."""
         loss, taught = cross_entropy(logits, y), known[y]
         if self.gamma and taught.any():
-            loss = loss + self.gamma * taught.float().mean() * kl(wisdom[y[taught]], logits[taught])
+            loss = loss + self.gamma * taught.float().mean() * kl(class_logits[y[taught]], logits[taught])
         return loss
 
     def own(self, env: Env, state: Own) -> State:

@@ -85,35 +85,41 @@ class FedFTG(LocalTraining, Imagining, Counting, Method[FineTuned, None, Broadca
         teachers = [frozen(env.module(upload.weights)) for upload in uploads_of(kept)]
         module = env.module(start).eval()  # BatchNorm keeps the clients' statistics: the samples are not real
         student = Learner(module, optimizer_of(self.distill_optimizer, module, self.distill_lr))
-        artist = self.artist(env, server.generator)
+        generator = self.generator_learner(env, server.generator)
         for _ in range(self.iterations):
             y = draw_labels(counts.sum(0), self.distill_batch, stream)
             z = torch.randn(self.distill_batch, self.noise, generator=stream).to(env.device)
             shares = class_shares(counts)[:, y].to(env.device)  # α^{k,y}, clients × samples
             for _ in range(self.generator_steps):
-                self.harden(artist, z, y.to(env.device), student.module, teachers, shares)
+                self.harden(generator, z, y.to(env.device), student.module, teachers, shares)
             with torch.no_grad():
-                made = artist.module.eval()(z, y.to(env.device))
+                made = generator.module.eval()(z, y.to(env.device))
                 targets = ensemble(torch.stack([teacher(made) for teacher in teachers]), shares)
-            artist.module.train()
+            generator.module.train()
             for _ in range(self.student_steps):
                 student.step(soft_kl(targets, student(made)))
-        gallery = self.exhibit(env, server.gallery, artist.weights)
-        return FineTuned(student.weights, start, artist.weights, memory, gallery)
+        gallery = self.exhibit(env, server.gallery, generator.weights)
+        return FineTuned(student.weights, start, generator.weights, memory, gallery)
 
     def harden(
-        self, artist: Learner, z: Tensor, y: Tensor, student: nn.Module, teachers: Sequence[nn.Module], shares: Tensor
+        self,
+        generator: Learner,
+        z: Tensor,
+        y: Tensor,
+        student: nn.Module,
+        teachers: Sequence[nn.Module],
+        shares: Tensor,
     ) -> None:
         """A generator step on −L_md + λ_cls L_cls + λ_dis L_dis; the authors step for each client in turn."""
         for turn in [[k] for k in range(len(teachers))] if self.profile == "authors" else [range(len(teachers))]:
-            made = artist.module(z, y)
+            made = generator.module(z, y)
             mine = student(made)
             loss = self.lambda_dis * diversity(z, made) * len(turn) / len(teachers)
             for k in turn:
                 teacher_logits = teachers[k](made)
                 loss = loss - (shares[k] * self.gap(teacher_logits, mine)).mean()
                 loss = loss + self.lambda_cls * (shares[k] * cross_entropy(teacher_logits, y, reduction="none")).mean()
-            artist.step(loss)
+            generator.step(loss)
 
     def gap(self, teacher: Tensor, student: Tensor) -> Tensor:
         """How far the student is from a client's model on each sample: KL, or the authors' mean |Δ logits|."""

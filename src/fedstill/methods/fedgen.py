@@ -123,18 +123,18 @@ class FedGen(LocalTraining, Counting, Method[Consensus, None, Rehearsal, Counted
         if not kept:
             return server
         generator = self.make_generator(env, server.generator).train()
-        artist = Learner(generator, optimizer_of("adam", generator, self.generator_lr)).recall(server.adam)
+        learner = Learner(generator, optimizer_of("adam", generator, self.generator_lr)).recall(server.adam)
         heads = [frozen(env.module(upload.weights)).head for upload in uploads_of(kept)]
         counts, stream = counts_of(uploads_of(kept)), env.stream("generator")
         for _ in range(self.generator_steps):
             y = draw_labels(counts.sum(0) > 0, self.generator_batch, stream)
             shares, z, y = class_shares(counts)[:, y].to(env.device), self.draw(env, len(y), stream), y.to(env.device)
-            features = artist.module(z, y)
+            features = learner.module(z, y)
             loss = diversity(z, features)
             for share, head in zip(shares, heads, strict=True):
                 loss = loss + (share * cross_entropy(head(features), y, reduction="none")).mean()
-            artist.step(loss)
-        return Consensus(average(kept), artist.weights, artist.memory, memory)
+            learner.step(loss)
+        return Consensus(average(kept), learner.weights, learner.memory, memory)
 
     def models(self, env: Env, server: Consensus) -> Mapping[str, State]:
         """`active` (ACA) and, with `Remember`, `overall` (OCA)."""

@@ -71,8 +71,8 @@ class FedGKD(Averaging):
             loss = cross_entropy(logits, y)
             if teacher is not None:
                 with torch.no_grad():
-                    wisdom = teacher(x)
-                loss = loss + self.gamma / 2 * kl(wisdom, logits)
+                    teacher_logits = teacher(x)
+                loss = loss + self.gamma / 2 * kl(teacher_logits, logits)
             learner.step(loss)
         return self.gather.outgoing(env, state, learner.weights)
 

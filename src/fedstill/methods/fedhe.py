@@ -72,20 +72,20 @@ class FedHe(LocalTraining, Method[ClassWisdom, Private, ClassWisdom, MeanLogits]
     def client(self, env: Env, state: Private, down: ClassWisdom, data: Samples) -> tuple[Private, MeanLogits]:
         """Local epochs; the logits of passing samples are summed up by class on the way, as in the authors' code."""
         learner = self.learner(env, env.module(state.weights, env.client)).recall(state.memory)
-        wisdom, known = down.logits.to(env.device), down.known.to(env.device)
+        class_logits, known = down.logits.to(env.device), down.known.to(env.device)
         total = torch.zeros(env.classes, env.classes, device=env.device)
         count = torch.zeros(env.classes, device=env.device)
         for x, y in self.batches(env, data, learner.module):
             logits = learner(x)
-            learner.step(self.loss(logits, y, wisdom, known))
+            learner.step(self.loss(logits, y, class_logits, known))
             total.index_add_(0, y, logits.detach())
             count.index_add_(0, y, torch.ones_like(y, dtype=count.dtype))
         upload = MeanLogits((total / count.clamp_min(1)[:, None]).cpu(), (count > 0).cpu())
         return Private(learner.weights, {}, learner.memory, state.turns + 1), upload
 
-    def loss(self, logits: Tensor, y: Tensor, wisdom: Tensor, known: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, class_logits: Tensor, known: Tensor) -> Tensor:
         """CE + α MSE; a sample whose class is not known yet adds nothing to the second term."""
-        apart = (logits - wisdom[y]).square().mean(-1) * known[y]
+        apart = (logits - class_logits[y]).square().mean(-1) * known[y]
         return cross_entropy(logits, y) + self.alpha * apart.mean()
 
     def server(self, env: Env, server: ClassWisdom, replies: Sequence[Reply[MeanLogits]]) -> ClassWisdom:

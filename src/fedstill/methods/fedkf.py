@@ -64,34 +64,36 @@ class KnowledgeFusion(Imagining, Averaging):
         """ClientUpdate (lines 13–22): generator and local model in step, batch by batch."""
         student = self.learner(env, env.module(down.weights))
         teacher = frozen(env.module(down.teacher or down.weights))
-        artist = self.artist(env, state)
+        generator = self.generator_learner(env, state)
         alone = not self.gamma or (self.profile == "authors" and env.round == 0)
         stream = env.stream("noise")
         for number, (x, y) in enumerate(self.pace(env).batches(env, data, student.module)):
             if alone:
                 student.step(cross_entropy(student(x), y))
                 continue
-            lesson = self.lesson(env, teacher, artist, stream, number)
-            pair = (x, y, lesson.imagined.detach(), lesson.wisdom.detach())
+            lesson = self.lesson(env, teacher, generator, stream, number)
+            pair = (x, y, lesson.imagined.detach(), lesson.logits.detach())
             if self.rivals(env):  # the generator looks for what the student does not know even after its step
                 student.step(*self.student_loss(student, *pair))
-            if artist is not None and lesson.learns:
-                artist.step(self.generator_loss(env, lesson.wisdom, lesson.features, student, lesson.imagined))
+            if generator is not None and lesson.learns:
+                generator.step(self.generator_loss(env, lesson.logits, lesson.features, student, lesson.imagined))
             if not self.rivals(env):
                 student.step(*self.student_loss(student, *pair))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
-        if artist is None:
+        if generator is None:
             return Imagination({}, {}, kept), upload
-        return Imagination(artist.weights, artist.memory, kept), upload
+        return Imagination(generator.weights, generator.memory, kept), upload
 
-    def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
+    def generator_loss(
+        self, env: Env, teacher_logits: Tensor, features: Tensor, student: Learner, imagined: Tensor
+    ) -> Tensor:
         """(5) L_G = L_IE + λ₁ L_OH + λ₂ L_A on the teacher's view of the imagined batch."""
-        entropy = class_entropy(wisdom)
+        entropy = class_entropy(teacher_logits)
         if self.profile == "authors":
             entropy = 1 + entropy / math.log(env.classes)
-        loss = self.excitement(entropy, wisdom, features)
+        loss = self.excitement(entropy, teacher_logits, features)
         if self.rivals(env):  # the teacher is a constant here: the student alone is to be put in doubt
-            loss = loss - self.gamma * kl(wisdom.detach(), student.freely(imagined))
+            loss = loss - self.gamma * kl(teacher_logits.detach(), student.freely(imagined))
         return loss
 
     def rivals(self, env: Env) -> bool:
@@ -99,11 +101,11 @@ class KnowledgeFusion(Imagining, Averaging):
         return self.profile == "authors" and isinstance(env.kind, Image) and env.shape[0] == 3
 
     def student_loss(
-        self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, wisdom: Tensor
+        self, student: Learner, x: Tensor, y: Tensor, imagined: Tensor, teacher_logits: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(8) L_CE and γ L_KL: local knowledge from real samples, global knowledge from imagined ones."""
         real, fancied = together(student, x, imagined)
-        return cross_entropy(real, y), self.gamma * kl(wisdom, fancied)
+        return cross_entropy(real, y), self.gamma * kl(teacher_logits, fancied)
 
     def private_steps(self, env: Env, count: int) -> int:
         """As many as `pace` gives; imagined samples cost nothing."""

@@ -67,25 +67,25 @@ class StationaryFedKF(KnowledgeFusion):
         assert isinstance(server, Furnished)
         after = super().server(env, server, replies)
         overall = self.gather.models(env, after.memory).get("overall")
-        artist = self.artist(env, Drawing(server.generator, server.adam))
-        if artist is None:
+        generator = self.generator_learner(env, Drawing(server.generator, server.adam))
+        if generator is None:
             return Furnished(after.weights, after.memory, {}, {})
         teacher, stream = frozen(env.module(overall or after.weights)), env.stream("generator")
         for _ in range(self.generator_steps):
-            lesson = self.lesson(env, teacher, artist, stream, 0)
-            artist.step(self.excitement(class_entropy(lesson.wisdom), lesson.wisdom, lesson.features))
-        return Furnished(after.weights, after.memory, artist.weights, artist.memory)
+            lesson = self.lesson(env, teacher, generator, stream, 0)
+            generator.step(self.excitement(class_entropy(lesson.logits), lesson.logits, lesson.features))
+        return Furnished(after.weights, after.memory, generator.weights, generator.memory)
 
     def client(self, env: Env, state: Imagination, down: Any, data: Samples) -> tuple[Imagination, Update]:
         """ClientUpdate (lines 13–22) without the generator's steps."""
         student = self.learner(env, env.module(down.weights))
         teacher = frozen(env.module(down.teacher or down.weights))
-        artist = self.artist(env, Drawing(down.generator, {}))
+        generator = self.generator_learner(env, Drawing(down.generator, {}))
         stream = env.stream("noise")
         for x, y in self.pace(env).batches(env, data, student.module):
             with torch.no_grad():
-                imagined = self.imagine(env, artist, stream)
-                wisdom = teacher(imagined)
-            student.step(*self.student_loss(student, x, y, imagined, wisdom))
+                imagined = self.imagine(env, generator, stream)
+                teacher_logits = teacher(imagined)
+            student.step(*self.student_loss(student, x, y, imagined, teacher_logits))
         kept, upload = self.gather.outgoing(env, state.kept, student.weights)
         return Imagination({}, {}, kept), upload

@@ -128,7 +128,7 @@ class FedSteady(Imagining, Dynamic):
         own = replace(self, alpha=lack * self.alpha, beta=lack * self.beta, gamma=lack * self.gamma)
         student = self.learner(env, env.module(down.weights))
         teacher = frozen(env.module(down.teacher))
-        artist = self.artist(env, state) if own.gamma else None
+        generator = self.generator_learner(env, state) if own.gamma else None
         anchor = self.anchor(env, student, state)
         margin = log_shares(counts, self.tau, self.smoothing).to(env.device)
         stream = env.stream("noise")
@@ -136,17 +136,17 @@ class FedSteady(Imagining, Dynamic):
             if not own.gamma:
                 own.bent_step(student, anchor, own.own_loss(student(x), y, margin, teacher, x))
                 continue
-            lesson = self.lesson(env, teacher, artist, stream, number)
-            if artist is not None and lesson.learns:
-                artist.step(self.generator_loss(env, lesson.wisdom, lesson.features, student, lesson.imagined))
+            lesson = self.lesson(env, teacher, generator, stream, number)
+            if generator is not None and lesson.learns:
+                generator.step(self.generator_loss(env, lesson.logits, lesson.features, student, lesson.imagined))
             real, fancied = together(student, x, lesson.imagined.detach())
             private = own.own_loss(real, y, margin, teacher, x)
-            own.bent_step(student, anchor, private, own.gamma * kl(lesson.wisdom.detach(), fancied))
+            own.bent_step(student, anchor, private, own.gamma * kl(lesson.logits.detach(), fancied))
         weights = student.weights
         kept, upload = self.gather.outgoing(env, state.kept, weights)
         after = replace(state, gradient=turned(state, weights, down.weights), kept=kept)
-        if artist is not None:
-            after = replace(after, generator=artist.weights, memory=artist.memory)
+        if generator is not None:
+            after = replace(after, generator=generator.weights, memory=generator.memory)
         return after, Lacking(weights, lack) if self.lack is None else upload
 
     def own_loss(self, logits: Tensor, y: Tensor, margin: Tensor, teacher: Classifier, x: Tensor) -> Tensor:
@@ -155,9 +155,9 @@ class FedSteady(Imagining, Dynamic):
         if not self.beta:
             return loss
         with torch.no_grad():
-            wisdom = teacher(x)
-            belief = softmax(wisdom, -1).gather(1, y[:, None]).squeeze(1)
-        return loss + self.beta * (belief * kl_each(not_true(wisdom, y), not_true(logits, y))).mean()
+            teacher_logits = teacher(x)
+            belief = softmax(teacher_logits, -1).gather(1, y[:, None]).squeeze(1)
+        return loss + self.beta * (belief * kl_each(not_true(teacher_logits, y), not_true(logits, y))).mean()
 
     def server(self, env: Env, server: Global, replies: Sequence[Reply[Update]]) -> Global:
         """(5) on the replies, FedDyn's step with them; then v follows w."""

@@ -80,11 +80,11 @@ class FedTGP(PrototypeExchange):
         labels = torch.cat([there.nonzero().flatten() for there in seen]).to(env.device)
         margin = min(class_gap(prototypes, seen), self.tau)
         network = self.make_network(env, server.network).train()
-        artist = Learner(network, optimizer_of("sgd", network, self.server_lr))
+        learner = Learner(network, optimizer_of("sgd", network, self.server_lr))
         for some, y in minibatches(env, "prototypes", points, labels, size=self.batch, epochs=self.server_epochs):
-            artist.step(contrast(some, y, network(), margin))
+            learner.step(contrast(some, y, network(), margin))
         known = server.known | torch.stack(seen).any(0)
-        return Trainable(artist.weights, known, margin)
+        return Trainable(learner.weights, known, margin)
 
     def facts(self, env: Env, server: Trainable) -> Mapping[str, Any]:
         """How many classes have a prototype, and the margin of the last round."""

@@ -49,7 +49,7 @@ class Imagining(Value):
         made.load_state_dict(weights or made.state_dict())
         return made.to(env.device)
 
-    def artist(self, env: Env, weights: State, weight_decay: float = 0.0) -> Learner:
+    def generator_learner(self, env: Env, weights: State, weight_decay: float = 0.0) -> Learner:
         """g in training."""
         made = self.make_generator(env, weights).train()
         return Learner(made, optimizer_of("adam", made, self.generator_lr, weight_decay=weight_decay))

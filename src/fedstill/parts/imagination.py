@@ -36,7 +36,7 @@ class Lesson(NamedTuple):
     imagined: Tensor
     """x̂ = g(z)."""
     features: Tensor
-    wisdom: Tensor
+    logits: Tensor
     """The teacher's logits."""
     learns: bool
     """Does the generator learn from it? Only then do gradients flow through teacher and generator."""
@@ -85,7 +85,7 @@ class Imagining(LocalTraining):
             images: Tensor = generator.train()(noise)[:count]
         return images
 
-    def artist(self, env: Env, state: Drawing) -> Learner | None:
+    def generator_learner(self, env: Env, state: Drawing) -> Learner | None:
         """The generator as the client left it, with its Adam."""
         generator = self.make_generator(env)
         if generator is None:
@@ -99,40 +99,42 @@ class Imagining(LocalTraining):
         return Adam(generator.parameters(), self.generator_lr or generator.lr)  # type: ignore[arg-type]
 
     def lesson(
-        self, env: Env, teacher: Classifier, artist: Learner | None, stream: torch.Generator, number: int
+        self, env: Env, teacher: Classifier, generator: Learner | None, stream: torch.Generator, number: int
     ) -> Lesson:
         """What a turn's batch `number` (from 0) distils: made once for both steps.
 
         Where the generator does not learn from it, nothing is kept for a backward pass.
         """
-        learns = artist is not None and number % self.generator_every == 0
+        learns = generator is not None and number % self.generator_every == 0
         with torch.set_grad_enabled(learns):
-            imagined = self.imagine(env, artist, stream)
+            imagined = self.imagine(env, generator, stream)
             features = teacher.features(imagined)
             return Lesson(imagined, features, teacher.head(features), learns)
 
-    def imagine(self, env: Env, artist: Learner | None, stream: torch.Generator) -> Tensor:
+    def imagine(self, env: Env, generator: Learner | None, stream: torch.Generator) -> Tensor:
         """x̂ = g(z), z ~ N(0, I); BatchNorm asks for two at least."""
         count = max(2, round(self.imagined_batch * self.batch))
-        if artist is not None:
-            return artist(torch.randn(count, self.noise, generator=stream).to(env.device))
+        if generator is not None:
+            return generator(torch.randn(count, self.noise, generator=stream).to(env.device))
         return env.kind.noise(count, stream).to(env.device)
 
-    def generator_loss(self, env: Env, wisdom: Tensor, features: Tensor, student: Learner, imagined: Tensor) -> Tensor:
+    def generator_loss(
+        self, env: Env, teacher_logits: Tensor, features: Tensor, student: Learner, imagined: Tensor
+    ) -> Tensor:
         """L_G of an imagined batch: the `excitement` it causes in the teacher; a method may add the student's view.
 
         Args:
             env: the client's environment.
-            wisdom: the teacher's logits of the batch.
+            teacher_logits: the teacher's logits of the batch.
             features: the teacher's features of it.
             student: the model that is taught.
             imagined: the batch.
         """
-        return self.excitement(class_entropy(wisdom), wisdom, features)
+        return self.excitement(class_entropy(teacher_logits), teacher_logits, features)
 
-    def excitement(self, entropy: Tensor, wisdom: Tensor, features: Tensor) -> Tensor:
+    def excitement(self, entropy: Tensor, teacher_logits: Tensor, features: Tensor) -> Tensor:
         """L_G (FedKF, 5): `entropy` + λ₁ L_OH + λ₂ L_A on the teacher's logits and features of an imagined batch."""
-        return entropy + self.lambda1 * one_hot(wisdom) + self.lambda2 * activation(features)
+        return entropy + self.lambda1 * one_hot(teacher_logits) + self.lambda2 * activation(features)
 
 
 def together(student: Learner, x: Tensor, imagined: Tensor) -> tuple[Tensor, Tensor]:

@@ -113,7 +113,7 @@ class OneShot(Value, ABC):
         z = torch.randn(self.synthetic, self.noise, generator=stream).to(env.device).requires_grad_()
         y = torch.randint(env.classes, (self.synthetic,), generator=stream).to(env.device)
         adam = torch.optim.Adam([*generator.parameters(), z], lr=self.generator_lr, betas=(0.5, 0.999))
-        artist = Learner(generator, adam)  # the noise is learnt too
+        learner = Learner(generator, adam)  # the noise is learnt too
         best, least = generator(z).detach(), float("inf")
         for _ in range(self.synthesis_steps):
             with statistics(ensemble.members) as apart:
@@ -124,7 +124,7 @@ class OneShot(Value, ABC):
                 loss = loss + self.lambda_bn * torch.stack(apart).sum() / len(ensemble.members)
             if loss.item() < least:
                 best, least = made.detach(), loss.item()
-            artist.step(loss)
+            learner.step(loss)
         return best, y
 
 

@@ -102,10 +102,10 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     def client(self, env: Env, state: OwnDomain, down: Handout, data: Samples) -> tuple[OwnDomain, Contribution]:
         """Lines 16–26: classifier and discriminator against the generator, batch by batch."""
         duel = self.duel(env, down.weights, state.discriminator)
-        pair, artist = self.learner(env, duel), self.artist(env, down.generator, self.weight_decay)
+        pair, generator = self.learner(env, duel), self.generator_learner(env, down.generator, self.weight_decay)
         stream = env.stream("noise")
         for x, y in self.batches(env, data, duel):
-            imagined = artist.module(*self.draw(env, self.batch, stream)).detach()
+            imagined = generator.module(*self.draw(env, self.batch, stream)).detach()
             if pair.private:
                 pair.step(*separate_losses(pair, duel, x, y, imagined))
             elif self.theirs:
@@ -114,10 +114,10 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
                 pair.step(joint_loss(duel, x, y, imagined[: len(x)]))
             if not self.theirs or env.round < 5:
                 duel.eval()  # generated samples alone do not move BatchNorm's statistics
-                scores = duel.of_generated(artist.module(*self.draw(env, self.batch, stream)))[1]
-                artist.step(deceive(scores, self.stable))
+                scores = duel.of_generated(generator.module(*self.draw(env, self.batch, stream)))[1]
+                generator.step(deceive(scores, self.stable))
                 duel.train()
-        return OwnDomain(duel.discriminator), self.outgoing(env, duel, artist.weights, down.generator)
+        return OwnDomain(duel.discriminator), self.outgoing(env, duel, generator.weights, down.generator)
 
     def mixing(self) -> str | None:
         """The authors' penalty looks at points between real and generated samples."""
