@@ -212,7 +212,8 @@ class Identify(Gather):
         for name in UNUSED_LEVELLED:
             if self.levelled and name in changes(self):
                 raise UsageError(
-                    f"{name}: has no meaning beside levelled = {self.levelled:g}, which judges without it; set levelled=0"
+                    f"{name}: has no meaning beside levelled = {self.levelled:g}, which judges without it; "
+                    "set levelled=0"
                 )
 
     def init(self, env: Env, weights: State | None) -> Trust:
