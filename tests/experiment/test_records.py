@@ -138,7 +138,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
     with file.open("ab") as end:
         end.write('{"id": "·'.encode()[:-1])  # inside a character
     assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
-    archive.add(replace(record, id="other", commit="a\u2028b"))  # what some take for the end of a line
+    archive.add(replace(record, id="other", bits="", commit="a\u2028b"))  # what some take for the end of a line
     assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
     file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
     archive.add(replace(record, id="third"))
@@ -146,6 +146,31 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(UsageError, match=r"own.jsonl, line 1: not a record"):
         list(Archive(tmp_path))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("line", ["nonsense", '{"id": "half', "{}"])
+def test_a_whole_line_that_is_no_record_is_named_wherever_it_stands(
+    run: Path, tmp_path: Path, place: int, line: str
+) -> None:
+    """Also the last: a crash leaves a line without its end, and of this one the next record makes a line within."""
+    archive, record = Archive(tmp_path), record_of(run)
+    for name in ("one", "two"):
+        file = archive.add(replace(record, id=name))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:place], line, *lines[place:], ""]))
+    for call in (lambda: list(Archive(tmp_path)), lambda: Archive(tmp_path).add(replace(record, id="three"))):
+        with pytest.raises(UsageError, match=rf"own.jsonl, line {place + 1}: not a record"):
+            call()
+    assert file.read_text().splitlines() == [*lines[:place], line, *lines[place:]]
+
+
+def test_blank_lines_are_passed_over(run: Path, tmp_path: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    file = archive.add(replace(record, id="one"))
+    file.write_text(f"\n{file.read_text()}  \n\n")
+    archive.add(replace(record, id="two"))
+    assert [r.id for r in Archive(tmp_path)] == ["one", "two"]
 
 
 def test_a_second_writer_waits_and_no_record_is_lost(
@@ -211,10 +236,48 @@ def test_a_record_of_other_data_does_not_take_the_place_of_the_one_that_is_there
     """A file that changed has the same name, so the settings, and with them the id, are the same."""
     archive, record = Archive(tmp_path / "results"), record_of(run)
     archive.add(record)
-    archive.add(record)  # the same again harms nobody
     with pytest.raises(UsageError, match=rf"other data \({record.data}, not 0123456789abcdef\)"):
         archive.add(replace(record, data="0123456789abcdef"))
     assert [r.data for r in archive.records] == [record.data]
+
+
+def test_no_record_of_other_data_stands_beside_those_whose_data_are_named_alike(tmp_path: Path, run: Path) -> None:
+    """Tables average and test what they find by settings: a method of before the file changed, another of after it."""
+    archive, record = Archive(tmp_path / "results"), record_of(run)
+    archive.add(record)
+
+    def another(fingerprint: str, **settings: Any) -> Record:
+        return replace(
+            record, id=f"{len(archive.records)}", data=fingerprint, experiment={**record.experiment, **settings}
+        )
+
+    for settings in ({"method": {"name": "fedprox"}}, {"seed": 2}, {"public": 0.1}, {"public": "train"}):
+        with pytest.raises(UsageError, match=rf"the record {record.id} .* names its data alike and had other data"):
+            archive.add(another("0123456789abcdef", **settings))
+        archive.add(another(record.data, **settings))
+    archive.add(another("0123456789abcdef", data="mnist-5k"))
+    archive.add(another("fedcba9876543210", public="mnist-5k"))  # the fingerprint is of both sets
+    archive.add(another("0011223344556677", reading={"name": "columns", "label": "outcome"}))
+    assert len(archive.records) == 8
+
+
+def test_the_shipped_records_whose_data_are_named_alike_are_of_the_same_data() -> None:
+    known: dict[str, set[str]] = {}
+    for record in Archive(Path(__file__).parents[2] / "results"):
+        known.setdefault(record.data_named, set()).add(record.data)
+    assert {name: prints for name, prints in known.items() if len(prints) > 1} == {}
+    assert len(known) > 10
+
+
+def test_the_same_record_is_added_once(tmp_path: Path, run: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    file = archive.add(record)
+    assert archive.add(replace(record, date="later")) == file
+    assert len(file.read_text().splitlines()) == 1
+    archive.add(replace(record, cell="own · FedAvg × all"))  # it stands for a cell now
+    archive.add(replace(record, weights="made on another processor"))
+    assert [r.weights for r in archive.records] == ["made on another processor"]
+    assert len(file.read_text().splitlines()) == 3
 
 
 def test_who_has_newer_kernels_is_told_how_to_take_the_older_ones(
@@ -347,7 +410,7 @@ def test_a_table_of_times_takes_the_processor_s_from_records_and_says_where_ther
     assert (both["FedAvg", "seconds"].ours, both["FedAvg", "seconds"].seeds) == ([4.0], [1])
     assert both["FedAvg", "seconds"].state == "no undisturbed time of seed 2"
     assert (both["FedAvg", "amp"].seeds, both["FedAvg", "amp"].state) == ([1, 2], "")
-    archive.add(replace(first, cpu_seconds=None))
+    archive.add(replace(first, bits="made again", cpu_seconds=None))
     assert read(2)["FedAvg", "seconds"].state == "no undisturbed time"
     assert read(2)["FedAvg", "seconds"].ours == []
     assert "no undisturbed time" in call(["results", "table", str(file), "--results", str(archive.folder)], capsys)[1]

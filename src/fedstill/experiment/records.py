@@ -88,6 +88,13 @@ class Record:
         """What the record answers: its settings without those that never change the bits; None: unreadable today."""
         return None if self.plan is None else question(self.plan)
 
+    @cached_property
+    def data_named(self) -> str:
+        """The settings that say which data these are; a public set that is a share of them is none of its own."""
+        public = self.experiment.get("public")
+        apart = public if isinstance(public, str) and public != "train" else None
+        return json.dumps([self.experiment["data"], apart, self.experiment.get("reading")], sort_keys=True)
+
     def result(self, rounds: int | None = None) -> Result:
         """The record as a run's result, up to a round: everything that tables and claims read."""
         last = rounds or int(self.experiment["rounds"])
