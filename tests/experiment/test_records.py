@@ -1,6 +1,7 @@
 """Records of runs, the queue that makes them, and running them again."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -230,6 +231,41 @@ def test_an_unfinished_run_is_no_record(tmp_path: Path, run: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text())
     with pytest.raises(RunError, match="3 of 9 rounds so far"):
         record_of(tmp_path)
+
+
+def test_a_run_that_lost_patience_is_no_record_and_it_says_so(runs: Path) -> None:
+    """At a rate of 1e-12 nothing changes, so after the first round none is better; records are of whole runs."""
+    still = {**SMALL, "method": {"name": "fedavg", "lr": 1e-12, "epochs": 1}, "rounds": 40, "patience": 2}
+    start(experiment({**still, "active": 1.0}), out=runs, name="still")
+    with pytest.raises(RunError, match=r"stopped by patience after 3 of 40 rounds \(no better AMP .*\); only a whole"):
+        record_of(runs / "still")
+    (runs / "still" / "result.json").write_text(json.dumps({"rounds": 3, "stopped": "good enough"}))
+    with pytest.raises(RunError, match=r"stopped after 3 of 40 rounds \(good enough\); only a whole run"):
+        record_of(runs / "still")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_without_its_last_checkpoint_is_no_record(run: Path, tmp_path: Path, gone: bool) -> None:
+    """The one before is whole, and its weights are another round's."""
+    path = tmp_path / "one"
+    shutil.copytree(run, path)
+    last = path / "checkpoints" / "000003.safetensors"
+    if gone:
+        last.unlink()
+    else:
+        last.write_bytes(last.read_bytes()[:-2] + b"\0\1")
+    with pytest.raises(RunError, match=r"no whole checkpoint of its last round, 3.*`fedstill resume .*one` makes one"):
+        record_of(path)
+    resume(path)
+    assert record_of(path).weights == record_of(run).weights
+
+
+def test_bytes_of_rounds_add_up_to_what_was_sent(run: Path) -> None:
+    """10 bytes in three rounds: 3, 3 and 4; two of them sent 6."""
+    record = replace(record_of(run), bytes={"down": {"w": 10}, "up": {"w": 9, "b": 1}})
+    assert [row["bytes"]["down"]["w"] for row in record.result().rows] == [3, 3, 4]
+    assert record.result().bytes() == {"down": 10, "up": 10}
+    assert record.result(2).bytes() == {"down": 6, "up": 6}
 
 
 def test_a_record_of_other_data_does_not_take_the_place_of_the_one_that_is_there(tmp_path: Path, run: Path) -> None:
