@@ -1,7 +1,8 @@
 """Commands for records of runs: `fedstill results` shows, filters, compares, verifies and adds them."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -120,18 +121,27 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Run records again and say whether data, split, scores and weights are the same, bit by bit. Exit 1 if not."""
+    from fedstill.core.errors import FedstillError
     from fedstill.experiment.archive import Archive
     from fedstill.experiment.verify import verified
     from fedstill.report import record_tables
 
     archive = Archive(folder)
-    checks = [verified(archive.by_id(id), rounds) for id in ids]
-    if as_json:
-        print_json([check.plain() for check in checks])
-    else:
-        for check in checks:
+    checks: list[dict[str, Any]] = []
+    for record in [archive.by_id(id) for id in ids]:  # an unknown one is told before any is run
+        try:
+            check = verified(record, rounds)
+        except FedstillError as error:
+            reason = str(error).removeprefix(f"{record.id}: ")
+            print(f"fedstill: {record.id}: {reason}", file=sys.stderr)
+            checks.append({"id": record.id, "same": None, "error": reason})
+            continue
+        checks.append(check.plain())
+        if not as_json:
             record_tables.show_check(check)
-    if not all(check.same for check in checks):
+    if as_json:
+        print_json(checks)
+    if not all(check["same"] for check in checks):
         raise typer.Exit(1)
 
 

@@ -15,7 +15,7 @@ from smallest import FEDAVG_ROWS, preset_base
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
 from fedstill.experiment import archive, queue, records, reproduce, rundir
-from fedstill.experiment.archive import Archive, matching
+from fedstill.experiment.archive import Archive, fitting, matching
 from fedstill.experiment.config import experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
@@ -605,3 +605,64 @@ def test_what_left_a_client_in_a_record_is_what_would_leave_it_today() -> None:
     }
     assert told
     assert not {id: names for id, names in told.items() if names[0] != names[1]}
+
+
+def test_one_check_that_cannot_be_made_takes_no_other_with_it(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three records the second was first examined in round 3; an unknown id is told before anything is run."""
+    archive, record = Archive(tmp_path), record_of(run)
+    late = {m: {name: list(curve[2:]) for name, curve in known.items()} for m, known in record.curves.items()}
+    for name in ("a1", "c3"):
+        archive.add(replace(record, id=name))
+    archive.add(replace(record, id="b2", rounds=[3], curves=late))
+    words = ["results", "verify", "a1", "b2", "c3", "--rounds", "1", "--results", str(tmp_path)]
+    with pytest.raises(SystemExit) as leave:
+        cli.main(words)
+    out, err = capsys.readouterr()
+    assert leave.value.code == 1
+    assert [line.split()[0] for line in out.splitlines() if "the same bits" in line] == ["a1", "c3"]
+    assert err == "fedstill: b2: rounds = 1: b2 was first examined in round 3\n"
+    code, out = call([*words, "--json"], capsys)
+    assert code == 1
+    assert [(entry["id"], entry["same"]) for entry in json.loads(out)] == [("a1", True), ("b2", None), ("c3", True)]
+    assert json.loads(out)[1]["error"] == "rounds = 1: b2 was first examined in round 3"
+    monkeypatch.setattr("fedstill.experiment.verify.verified", lambda *_: pytest.fail("nothing may run"))
+    assert call(["results", "verify", "a1", "zz", "--results", str(tmp_path)], capsys) == (2, "")
+
+
+def test_numbers_are_compared_as_numbers_and_a_setting_that_nobody_has_is_an_error(run: Path) -> None:
+    record = record_of(run)
+    for text, fits in {
+        "alpha=0.10": True,
+        "alpha=1e-1": True,
+        "partition.alpha=.1": True,
+        "seed=1.0": True,
+        "alpha=0.2": False,
+        "alpha=many": False,
+        "data=dig*": True,
+        "public=None": True,
+    }.items():
+        assert (fitting([record], [text]) == [record]) == fits, text
+    for name, near in {"sede": "seed", "method.lrr": "method.lr", "partition.alhpa": "partition.alpha"}.items():
+        with pytest.raises(UsageError, match=f"unknown setting '{name}'; did you mean {near}?"):
+            fitting([record], [f"{name}=None"])
+
+
+def test_what_stands_in_brackets_is_shown_as_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In rich's own markup [red] is a colour, and [/] the end of none: it would vanish, or be an error."""
+    monkeypatch.setenv("COLUMNS", "300")
+    record = record_of(run, "tiny · FedAvg [red] × [/] all")
+    odd = {**record.experiment, "tag": ["[b]"], "data": "my[bold]data.csv"}
+    record = replace(record, experiment=odd, versions={**record.versions, "platform": "[/]"})
+    Archive(tmp_path).add(record)
+    for words in ([], ["show", record.id]):
+        code, out = call(["results", *words, "--results", str(tmp_path)], capsys)
+        assert code == 0
+        assert "tiny · FedAvg [red] × [/] all" in out
+        assert "fedavg my[bold]data α" in out
+        assert "#[b]" in out or words
+    show_check(Check(record, {"every score": False}, {"torch": ("[/]", "2")}))
+    assert "fedavg my[bold]data α" in capsys.readouterr().out

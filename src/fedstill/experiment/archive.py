@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import RunError, UsageError, unknown
 from fedstill.experiment.config import Experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.records import Record, question
@@ -158,39 +158,90 @@ def _ending(file: Any, written: bytes) -> bytes:
 
 
 Filter = Callable[[Record], bool]
+ITS_OWN: Mapping[str, Callable[[Record], Any]] = {
+    "id": lambda record: record.id,
+    "cell": lambda record: record.cell,
+    "commit": lambda record: record.commit,
+    "data_fingerprint": lambda record: record.data,
+    "method": lambda record: record.experiment["method"]["name"],
+    "alpha": lambda record: record.experiment.get("partition", {}).get("alpha"),
+}
+"""What a record is found by besides its settings."""
+
+
+def fitting(records: Sequence[Record], wanted: Sequence[str]) -> list[Record]:
+    """The records that fit (`matching`); a setting that neither they nor an experiment have is an error."""
+    fits = matching(wanted)
+    known = {*ITS_OWN, *(field.name for field in fields(Experiment)), *_settings_of(records)} if wanted else set()
+    for name, _ in _pairs(wanted):
+        if name not in known:
+            raise unknown("setting", name, known)
+    return [record for record in records if fits(record)]
 
 
 def matching(wanted: Sequence[str]) -> Filter:
     """A filter from `name=value` pairs over settings (`seed=1`, `method=fedkf`, `tag=final`, `cell=*V*`)."""
+    pairs = _pairs(wanted)
+
+    def fits(record: Record) -> bool:
+        return all(any(_is(item, value) for item in _items(record, name)) for name, value in pairs)
+
+    return fits
+
+
+def _pairs(wanted: Sequence[str]) -> list[tuple[str, str]]:
     pairs = []
     for text in wanted:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UsageError(f"{text!r}: must be name=value, like method=fedkf")
         pairs.append((name, value))
-
-    def fits(record: Record) -> bool:
-        return all(any(fnmatchcase(word, value) for word in _words(record, name)) for name, value in pairs)
-
-    return fits
+    return pairs
 
 
-def _words(record: Record, name: str) -> list[str]:
-    """A setting as text; each item of a list, such as the tags, by itself."""
+def _is(item: Any, wanted: str) -> bool:
+    """Is this the wanted value, * and ? allowed? Numbers are compared as such.
+
+    >>> _is(1.0, "1"), _is("fedkf", "fed*"), _is(None, "None"), _is(0.1, "1")
+    (True, True, True, False)
+    """
+    if fnmatchcase(str(item), wanted):
+        return True
+    try:
+        return isinstance(item, int | float) and float(wanted) == item
+    except ValueError:
+        return False
+
+
+def _items(record: Record, name: str) -> list[Any]:
+    """A setting's value; each item of a list, such as the tags, by itself."""
     value = _setting(record, name)
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    return value if isinstance(value, list) else [value]
 
 
 def _setting(record: Record, name: str) -> Any:
-    if name in ("id", "cell", "commit", "data_fingerprint"):
-        return {"id": record.id, "cell": record.cell, "commit": record.commit, "data_fingerprint": record.data}[name]
-    if name == "method":
-        return record.experiment["method"]["name"]
-    if name == "alpha":
-        return record.experiment.get("partition", {}).get("alpha")
+    if name in ITS_OWN:
+        return ITS_OWN[name](record)
     here: Any = record.experiment
     for step in name.split("."):
         if not isinstance(here, Mapping) or step not in here:
             return record.experiment["method"].get(name)
         here = here[step]
     return here
+
+
+def _settings_of(records: Sequence[Record]) -> set[str]:
+    """Every name that `_setting` finds in one of the records: `seed`, `partition.alpha`, of the method also `lr`."""
+    return {name for record in records for name in (*_paths(record.experiment), *record.experiment["method"])}
+
+
+def _paths(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The names of settings, those inside others behind a point.
+
+    >>> list(_paths({"seed": 1, "method": {"name": "fedavg"}}))
+    ['seed', 'method', 'method.name']
+    """
+    for name, value in settings.items():
+        yield name
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in _paths(value))
