@@ -100,6 +100,7 @@ def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["lr=0.1,,2"], "must be name=value,value"),
         (["lr=0.1", "lr=0.2"], "--grid lr: given twice"),
         (["lr=0.1,0.1"], "a value comes twice"),
+        (["seed=1,2,3"], "every point has the same seeds; say how many with --seeds"),
     ],
 )
 def test_what_cannot_be_a_grid(grids: list[str], word: str) -> None:
