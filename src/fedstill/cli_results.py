@@ -1,6 +1,7 @@
 """Commands for records of runs: `fedstill results` shows, filters, compares, verifies and adds them."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -166,7 +167,7 @@ def leaderboard(
     name: Annotated[str, typer.Argument(help="The preset with the tasks.")] = "leaderboard/board",
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("leaderboard.html"),
     tune: Annotated[bool, typer.Option("--tune", help="Print every method's rate, tuned on the first task.")] = False,
-    row: Annotated[list[str] | None, typer.Option(help="With --tune: only these methods.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="With --tune: only these rows (* and ? allowed).")] = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -174,13 +175,14 @@ def leaderboard(
     from fedstill.experiment import leaderboard as boards
     from fedstill.experiment.archive import Archive
     from fedstill.experiment.presets import read_preset
+    from fedstill.experiment.toml import key
     from fedstill.report import leaderboard as board_page
     from fedstill.report.progress import say
 
-    preset = read_preset(name)
+    preset = replace(read_preset(name), name=name)  # commands on the page name a preset of one's own by its path
     if tune:
         rates = boards.tuned(preset, row or (), say)
-        print("[tuned]\n" + "\n".join(f"{method} = {rate:g}" for method, rate in rates.items()))
+        print("[tuned]\n" + "\n".join(f"{key(method)} = {rate:g}" for method, rate in rates.items()))
         return
     leagues = boards.leagues(preset, Archive(folder))
     if as_json:
