@@ -14,7 +14,7 @@ from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
-from fedstill.experiment import archive, queue, records, reproduce, rundir
+from fedstill.experiment import archive, batch, queue, records, reproduce, rundir
 from fedstill.experiment.archive import Archive, fitting, matching
 from fedstill.experiment.config import experiment
 from fedstill.experiment.lock import writing
@@ -470,6 +470,26 @@ def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_
     assert archive.records == []
     assert queue.carry_on(queue.wanted(order, archive, out), archive, out, budget=1e6) == {}
     assert len(archive.records) == 1
+
+
+def test_what_another_queue_has_recorded_meanwhile_is_not_run(table: Path, tmp_path: Path) -> None:
+    """While FedAvg runs here, the other queue adds FedProx's record."""
+    archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
+    asked = list(queue.wanted([queue.Turn(str(table), rows=("FedAvg", "FedProx"))], archive, out))
+    start(asked[1].job.plan, out=tmp_path, name="other")
+    heard: list[str] = []
+
+    def tell(news: batch.News) -> None:
+        heard.append(f"{news.job.plan.title} {news.what}")
+        if news.what == "started":
+            Archive(archive.folder).add(record_of(tmp_path / "other", "tiny · FedProx × all"))
+
+    assert queue.carry_on(asked, archive, out, budget=1e6, at_once=1, tell=tell) == {}
+    assert heard[0] == "fedavg started"
+    assert not [line for line in heard if line.startswith("fedprox")]
+    assert sorted(record.cell for record in archive) == ["tiny · FedAvg × all", "tiny · FedProx × all"]
+    file = archive.folder / "tiny.jsonl"
+    assert len(file.read_text().splitlines()) == 2
 
 
 def test_records_and_runs_have_folders_of_their_own(tmp_path: Path) -> None:
