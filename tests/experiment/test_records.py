@@ -294,7 +294,9 @@ def test_no_record_of_other_data_stands_beside_those_whose_data_are_named_alike(
     archive.add(another("0123456789abcdef", data="mnist-5k"))
     archive.add(another("fedcba9876543210", public="mnist-5k"))  # the fingerprint is of both sets
     archive.add(another("0011223344556677", reading={"name": "columns", "label": "outcome"}))
-    assert len(archive.records) == 8
+    for fingerprint in ("aa", "bb"):  # arrays have no name
+        archive.add(another(fingerprint, data="<tuple>"))
+    assert len(archive.records) == 10
 
 
 def test_the_shipped_records_whose_data_are_named_alike_are_of_the_same_data() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.record import leaves
-from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.config import Experiment, experiment, given_as_objects, identity
 from fedstill.experiment.drive import direction, exhausted
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir, commit
@@ -91,7 +91,12 @@ class Record:
 
     @cached_property
     def data_named(self) -> str:
-        """The settings that say which data these are; a public set that is a share of them is none of its own."""
+        """What says which data these are: settings, or where they name none (arrays of Python's) the record's id.
+
+        A public set that is a share of the data is none of its own.
+        """
+        if "data" in given_as_objects(self.experiment):
+            return self.id
         public = self.experiment.get("public")
         apart = public if isinstance(public, str) and public != "train" else None
         return json.dumps([self.experiment["data"], apart, self.experiment.get("reading")], sort_keys=True)
