@@ -363,6 +363,10 @@ def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:
         ({"right": "A"}, "relation better: needs right"),
         ({"hold": "all"}, "must be every or most"),
         ({"where": "x"}, "unknown key of a claim of tiny 'where'"),
+        ({"relation": "reaches", "value": "0.9"}, "claim 'so': value = '0.9': must be a number"),
+        ({"relation": "is", "value": float("nan")}, "claim 'so': value = nan: must be a number"),
+        ({"left": 5}, "claim 'so': left = 5: must be a text or a list of texts"),
+        ({"columns": [1]}, r"claim 'so': columns = \[1\]: must be a text or a list of texts"),
     ],
 )  # fmt: skip
 def test_a_misspelt_claim_is_an_error(entry: dict[str, Any], word: str) -> None:

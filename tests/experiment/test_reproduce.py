@@ -238,6 +238,18 @@ def test_dry_run_runs_nothing_and_says_how_long(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_misspelt_claim_is_told_before_anything_runs(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    table.write_text(TABLE + '[[claims]]\ntext = "so"\nleft = "FedProx"\nrigth = "FedAvg"\n')
+    with pytest.raises(SystemExit) as left:
+        cli.main(["reproduce", str(table), "--out", str(tmp_path / "runs"), *more])
+    assert left.value.code not in (0, None)
+    assert "unknown key of a claim of tiny 'rigth'; did you mean right" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 WHO = """
 title = "Who"
 kind = "partition"
