@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +277,32 @@ def test_a_partition_is_drawn_without_a_run(tmp_path: Path, capsys: pytest.Captu
     assert page == tmp_path / "who" / "report.html"
     assert 'src="data:image/svg+xml' in page.read_text()
     assert (tmp_path / "who" / "1.svg").exists()
+
+
+def test_without_fedavgs_first_row_there_is_no_yardstick_and_no_other_row_becomes_one(
+    table: Path, tmp_path: Path
+) -> None:
+    """FedAvg ends at .5, which FedProx reaches in round 2; FedAvg at twice the rate ends at .2, reached in round 1."""
+    table.write_text(TABLE.replace('lr = 0.1, epochs = 1 }\nmodel = "overall"', "lr = 0.2, epochs = 1 }"))
+    entries = reproduce.plan(read_preset(str(table)), tmp_path, columns=["α = 1"], rows=["FedAvg*", "FedProx"])
+    curves = {"FedAvg": [0.4, 0.5], "FedAvg (OCA)": [0.3, 0.2], "FedProx": [0.2, 0.6]}
+    done = {
+        entry.jobs[0].path: Result(
+            {"method": {"name": "m"}},
+            [{"round": t + 1, "models": {"active": {"amp": a}}} for t, a in enumerate(curves[entry.cell.row])],
+        )
+        for entry in entries
+    }
+
+    def rounds(kept: Sequence[reproduce.Entry]) -> list[Any]:
+        found = reproduce.numbers(kept, done, {})
+        return [n.ours for n in found if n.row == "FedProx" and n.metric == "rounds_to:fedavg"]
+
+    assert rounds(entries) == [[2.0]]
+    first = next(entry for entry in entries if entry.cell.row == "FedAvg")
+    unrecorded = replace(first, plans=(), jobs=(), why_not="not run yet")
+    assert rounds([unrecorded if entry is first else entry for entry in entries]) == [[None]]
+    assert rounds([entry for entry in entries if entry is not first]) == [[None]], "not among the chosen rows"
 
 
 def test_what_was_set_otherwise_than_in_the_paper_stands_beside_the_numbers(

@@ -240,13 +240,7 @@ def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[
             return {metric: recorded_student.last("student")["accuracy"] for metric in cell.metrics}
         return {metric: taught(plan, path).accuracies[-1] for metric in cell.metrics}
     model = "active" if cell.model == "teacher" else cell.model
-    fedavg = _yardstick(entry, entries)
+    fedavg = next((e for e in entries if e.cell.column == cell.column and e.cell.yardstick), None)
     same = [job.path for job in fedavg.jobs if job.plan.seed == plan.seed and job.path in done] if fedavg else []
     base = (done[same[0]], fedavg.cell.model) if fedavg and same else None
     return {metric: reading(metric, done[path], model, base) for metric in cell.metrics}
-
-
-def _yardstick(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
-    """FedAvg's cell in the same column: targets and ratios are taken from it."""
-    same = [e for e in entries if e.cell.column == entry.cell.column and e.jobs]
-    return next((e for e in same if e.plans[0].title == "fedavg"), None)

@@ -80,8 +80,8 @@ def table_numbers(preset: Preset, archive: Archive, choice: Choice) -> list[Numb
     """The numbers of the rows and columns that are chosen, from the records alone."""
     planned = partial(plan, preset, Path("."), rounds=choice.rounds, full=choice.full, columns=choice.columns)
     shown = {entry.cell.row for entry in planned(rows=choice.rows)}
-    fedavg = {cell.row for cell in preset.cells(choice.full) if cell.settings["method"]["name"] == "fedavg"}
-    wanted = [glob.escape(row) for row in sorted(shown | fedavg)]  # a row that is not shown may be the yardstick
+    yardsticks = {cell.row for cell in preset.cells(choice.full) if cell.yardstick}  # they may not be shown
+    wanted = [glob.escape(row) for row in sorted(shown | yardsticks)]
     entries = planned(seeds=choice.seeds, rows=wanted)
     return [number for number in numbers(*recorded(entries, archive), {}) if number.row in shown]
 

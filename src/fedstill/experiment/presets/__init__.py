@@ -7,7 +7,7 @@ this one.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,6 +37,8 @@ class Cell:
     metrics: tuple[str, ...]
     paper: Mapping[str, Any]
     """Metric → number, [mean, spread], or text like ">60"."""
+    yardstick: bool = False
+    """Whether it is the first of FedAvg's in its column: targets and ratios are taken from it, and from no other."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,15 @@ class Preset:
 
     def cells(self, full: bool = False) -> list[Cell]:
         """Every cell, row by row."""
-        found = []
-        for row in self.content["rows"]:
-            for column in self.content["columns"]:
-                if row["label"] in column.get("only", [row["label"]]):
-                    found.append(self._cell(row, column, full))
-        return found
+        found = [
+            self._cell(row, column, full)
+            for row in self.content["rows"]
+            for column in self.content["columns"]
+            if row["label"] in column.get("only", [row["label"]])
+        ]
+        fedavg = [cell for cell in found if cell.settings["method"]["name"] == "fedavg"]
+        first = {cell.column: cell for cell in reversed(fedavg)}
+        return [replace(cell, yardstick=cell is first.get(cell.column)) for cell in found]
 
     def _cell(self, row: Mapping[str, Any], column: Mapping[str, Any], full: bool) -> Cell:
         whole = self.content
