@@ -323,6 +323,11 @@ def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
         "- not decided: A over B",
         "- held: A over B",
     ]
+    shown = (
+        "**Shown to reach 1 of {} of its paper's claims here; the other{} not decided.**\n\n- not decided: A over B\n"
+    )
+    assert sentence([held, open_]).startswith(shown.format(2, " is")), "nothing is refuted"
+    assert sentence([held, open_, open_]).startswith(shown.format(3, "s are"))
     assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.**\n\n- not held: A over B\n")
 
 
