@@ -125,12 +125,27 @@ def test_a_misspelt_setting_is_an_error_and_names_the_cell(table: Path, tmp_path
         (TABLE.replace('[numbers."FedProx"]', '[numbers."FedPox"]'), "'FedPox'; did you mean FedProx"),
         ("title = 3 4", "tiny.toml: "),
         (TABLE.replace("[[rows]]", "[[lines]]"), "has no 'rows'"),
+        (TABLE.replace('label = "FedProx"', 'label = "FedAvg"'), "tiny.toml: two rows have the label 'FedAvg'"),
+        (TABLE.replace('label = "α = 0.1"', 'label = "α = 1"'), "tiny.toml: two columns have the label 'α = 1'"),
+        (TABLE.replace('label = "FedProx"\n', ""), "label = None of one of the rows: must be a text"),
+        (TABLE.replace('label = "α = 1"', "label = 1"), "label = 1 of one of the columns: must be a text"),
+        (TABLE.replace('{ name = "fednothing" }', "{ lr = 1 }"), "row 'FedNothing': its method has no name"),
+        (TABLE.replace("[0.5, 0.01]", "[0.5]"), r"'FedAvg' × 'α = 1': amp = \[0.5\]: must be a number, \[mean, spr"),
+        (TABLE + '[numbers."FedAvg (OCA)"]\n"α = 1" = 0.5\n', r"numbers of 'FedAvg \(OCA\)': must be column = "),
+        (TABLE + '[claims]\ntext = "so"\n', "claims = {'text': 'so'}: must be tables, "),
     ],
 )
 def test_a_misspelt_preset_is_an_error(wrong: str, word: str, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(wrong)
     with pytest.raises(UsageError, match=word):
+        read_preset(str(file))
+
+
+def test_a_preset_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_bytes(TABLE.encode("latin-1", "replace").replace(b"A tiny", b"Une \xe9tude"))
+    with pytest.raises(UsageError, match=r"tiny.toml: is not UTF-8 text \(byte 14\)"):
         read_preset(str(file))
 
 
