@@ -357,12 +357,24 @@ def test_a_methods_page_opens_with_its_verdict_and_shows_an_image_task_and_anoth
     assert "Typed, not made from records" not in text
 
 
-def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive]) -> None:
+def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive], tmp_path: Path) -> None:
     _, archive = board
+    page = tmp_path / "page.md"
+    page.write_text("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n")
+    with pytest.raises(UsageError, match=r"page\.md: unknown kind of results 'tabel'"):
+        result_pages.stale([page], archive)
     with pytest.raises(UsageError, match="unknown kind of results 'tabel'; did you mean table"):
         result_pages.remade("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n", archive)
     with pytest.raises(UsageError, match="has no `<!-- end of results -->`"):
         result_pages.remade("<!-- results table fedkf/table5 -->\n", archive)
+    for words, why in (
+        ("table fedkf/table5 rounds=abc", "rounds = 'abc': must be a whole number ≥ 1"),
+        ("table fedkf/table5 rounds=0", "rounds = '0': must be a whole number ≥ 1"),
+        ("table fedkf/table5 rows='FedKF", "No closing quotation"),
+        ("", "names nothing"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            result_pages.remade(f"<!-- results {words} -->\n<!-- end of results -->\n", archive)
 
 
 def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tuple[str, Archive]) -> None:

@@ -47,7 +47,10 @@ def remade(text: str, archive: Archive) -> str:
 
 def made(words: str, archive: Archive) -> str:
     """What a marker asks for, as Markdown."""
-    kind, *rest = shlex.split(words)
+    try:
+        kind, *rest = shlex.split(words)
+    except ValueError as error:  # an open quote, or no word at all
+        raise UsageError(f"results marker {words!r}: {error if words.strip() else 'names nothing'}") from None
     makers: dict[str, Callable[[Preset, Mapping[str, str], Archive], str]] = {
         "table": _table,
         "grid": _grid,
@@ -98,7 +101,10 @@ def judgements(preset: Preset, archive: Archive, choice: Choice) -> list[Judgeme
 
 def _chosen(options: Mapping[str, str]) -> Choice:
     rows, columns = ([name for name in options.get(key, "").split("|") if name] for key in ("rows", "columns"))
-    return Choice(rows, columns, int(options["rounds"]) if "rounds" in options else None)
+    rounds = options.get("rounds")
+    if rounds is not None and not (rounds.isdecimal() and int(rounds)):
+        raise UsageError(f"results marker: rounds = {rounds!r}: must be a whole number ≥ 1")
+    return Choice(rows, columns, None if rounds is None else int(rounds))
 
 
 def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
@@ -180,14 +186,21 @@ def _leaderboard(preset: Preset, options: Mapping[str, str], archive: Archive) -
     return leaderboard.markdown(preset, boards.leagues(preset, archive))
 
 
+def _remade(page: Path, archive: Archive) -> str:
+    try:
+        return remade(page.read_text(encoding="utf-8"), archive)
+    except UsageError as error:
+        raise UsageError(f"{page}: {error}") from None
+
+
 def stale(pages: Sequence[Path], archive: Archive) -> list[Path]:
     """The pages that do not say what the records say."""
-    return [page for page in pages if (text := page.read_text(encoding="utf-8")) != remade(text, archive)]
+    return [page for page in pages if page.read_text(encoding="utf-8") != _remade(page, archive)]
 
 
 def write(pages: Sequence[Path], archive: Archive) -> list[Path]:
     """Make the tables of these pages anew; returns the pages that changed."""
     changed = stale(pages, archive)
     for page in changed:
-        page.write_text(remade(page.read_text(encoding="utf-8"), archive), encoding="utf-8")
+        page.write_text(_remade(page, archive), encoding="utf-8")
     return changed
