@@ -270,7 +270,7 @@ def test_columns_narrow_a_claim_which_then_says_so(board: tuple[str, Archive]) -
     """The claim is of two columns; of one it rests on one comparison, and with both named it is the whole claim."""
     file, archive = board
     narrowed = result_pages.made(f"claims {file} rows='fed*' columns='α = 0.1'", archive)
-    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 in every seed, " in narrowed
+    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 points in every seed, " in narrowed
     assert result_pages.made(f"claims {file} columns='α*'", archive) == result_pages.made(f"claims {file}", archive)
     with pytest.raises(UsageError, match="makes no claim of anything"):
         result_pages.made(f"claims {file} columns='β = 1'", archive)

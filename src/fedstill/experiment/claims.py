@@ -43,7 +43,7 @@ class Claim:
     places: int
     value: float | None
     margin: float = 0.0
-    """How much worse `left` may be, in the metric's own unit."""
+    """How much worse `left` may be, in the metric's raw unit: 0.02 is two points where tables show %."""
     ours: bool = False
     """This project's own statement: the paper does not make it."""
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)

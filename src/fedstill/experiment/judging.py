@@ -46,6 +46,9 @@ class Statement:
     """Of differences like these, or further above zero, were there none."""
     contrary: float | None
     """The same, below zero."""
+    factor: float = 1.0
+    unit: str = ""
+    """As its metric is shown: a difference times `factor`, in `unit`."""
 
     @property
     def verdict(self) -> Verdict:
@@ -56,11 +59,24 @@ class Statement:
 
     @property
     def measured(self) -> str:
-        """The difference in words, with its interval where there is one."""
+        """The difference in words, in the unit of tables, with its interval where there is one."""
         if self.interval is None:
-            return f"difference {self.mean:.4g} in every seed"
-        low, high = self.interval
-        return f"mean difference {self.mean:.4g}, {100 * (1 - 2 * LEVEL):.0f} % interval [{low:.4g}, {high:.4g}]"
+            return f"difference {self._shown(self.mean or 0.0)} in every seed"
+        level = f"{100 * (1 - 2 * LEVEL):.0f} %"
+        return f"mean difference {self._shown(self.mean or 0.0)}, {level} interval {self._shown(*self.interval)}"
+
+    def _shown(self, *values: float) -> str:
+        """One value, or both ends of an interval, with the unit.
+
+        >>> by_accuracy = Statement("x", (), None, None, None, None, 100.0, "%")
+        >>> by_accuracy._shown(0.02), replace(by_accuracy, factor=1e3, unit="10⁻³")._shown(-0.002, 0.001)
+        ('2 points', '[-2, 1] · 10⁻³')
+        """
+        scaled = [self.factor * value for value in values]
+        texts = [f"{value if abs(value) > 1e-4 else 0.0:.4g}" for value in scaled]
+        text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+        unit = {"%": "points", "10⁻³": "· 10⁻³"}.get(self.unit, self.unit)
+        return f"{text} {unit}" if unit else text
 
     @property
     def tested(self) -> str:
@@ -199,46 +215,50 @@ def _signed(cells: Sequence[Values], sign: int) -> list[dict[int, float]]:
 
 def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterator[Statement]:
     for metric in claim.metrics:
-        sign = described(metric).direction
-        test = judge or partial(compared, counted=described(metric).counted)
+        shown = described(metric)
+        for statement in _of_metric(claim, metric, cells, judge or partial(compared, counted=shown.counted)):
+            yield replace(statement, factor=shown.factor, unit=shown.unit)
 
-        def signed(rows: Sequence[str], column: str, metric: str = metric, sign: int = sign) -> list[dict[int, float]]:
-            return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
 
-        columns = claim.about(metric)
-        if claim.relation == "grows":
-            for first, pair in product(columns[:-1], product(claim.left, claim.right)):
-                before, after = (signed(pair, column) for column in (first, columns[-1]))
-                grown = _less(_less(*after), _less(*before))
-                text = f"{pair[0]} over {pair[1]}, {first} → {columns[-1]}, {metric}"
-                yield test(text, grown, _rounding(*before, *after))
-            continue
-        if claim.relation == "rises":
-            for first, row in product(columns[:-1], claim.left):
-                ends = _signed([cells.get((row, column, metric), {}) for column in (columns[-1], first)], sign)
-                yield test(f"{row}, {first} → {columns[-1]}, {metric}", _less(*ends), _rounding(*ends))
-            continue
-        for column in columns:
-            if claim.relation in WITH_VALUE:
-                for row in claim.left:
-                    values, better = cells.get((row, column, metric), {}), sign if claim.relation == "reaches" else 0
-                    off = tuple(_off(values[seed], claim.value or 0.0, better) for seed in sorted(values))
-                    yield _valued(f"{row}, {column}, {metric}", off, described(metric).counted)
-            elif claim.relation == "top":
-                every = signed((*claim.left, *claim.right), column)
-                rivals = every[len(claim.left) :]
-                text = f"first {claim.places}, {column}, {metric}"
-                against = [
-                    [test(text, _less(row, rival), _rounding(row, rival)) for rival in rivals]
-                    for row in every[: len(claim.left)]
-                ]
-                yield _one_of([_placed(each, claim.places) for each in against])
-            else:
-                for left, right in product(claim.left, claim.right):
-                    if left != right:
-                        both = signed((left, right), column)
-                        allowed = {seed: difference + claim.margin for seed, difference in _less(*both).items()}
-                        yield test(f"{left} over {right}, {column}, {metric}", allowed, _rounding(*both))
+def _of_metric(claim: Claim, metric: str, cells: Cells, test: Test) -> Iterator[Statement]:
+    sign = described(metric).direction
+
+    def signed(rows: Sequence[str], column: str) -> list[dict[int, float]]:
+        return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
+
+    columns = claim.about(metric)
+    if claim.relation == "grows":
+        for first, pair in product(columns[:-1], product(claim.left, claim.right)):
+            before, after = (signed(pair, column) for column in (first, columns[-1]))
+            text = f"{pair[0]} over {pair[1]}, {first} → {columns[-1]}, {metric}"
+            yield test(text, _less(_less(*after), _less(*before)), _rounding(*before, *after))
+        return
+    if claim.relation == "rises":
+        for first, row in product(columns[:-1], claim.left):
+            ends = _signed([cells.get((row, column, metric), {}) for column in (columns[-1], first)], sign)
+            yield test(f"{row}, {first} → {columns[-1]}, {metric}", _less(*ends), _rounding(*ends))
+        return
+    for column in columns:
+        if claim.relation in WITH_VALUE:
+            for row in claim.left:
+                values, better = cells.get((row, column, metric), {}), sign if claim.relation == "reaches" else 0
+                off = tuple(_off(values[seed], claim.value or 0.0, better) for seed in sorted(values))
+                yield _valued(f"{row}, {column}, {metric}", off, described(metric).counted)
+        elif claim.relation == "top":
+            every = signed((*claim.left, *claim.right), column)
+            rivals = every[len(claim.left) :]
+            text = f"first {claim.places}, {column}, {metric}"
+            against = [
+                [test(text, _less(row, rival), _rounding(row, rival)) for rival in rivals]
+                for row in every[: len(claim.left)]
+            ]
+            yield _one_of([_placed(each, claim.places) for each in against])
+        else:
+            for left, right in product(claim.left, claim.right):
+                if left != right:
+                    both = signed((left, right), column)
+                    allowed = {seed: difference + claim.margin for seed, difference in _less(*both).items()}
+                    yield test(f"{left} over {right}, {column}, {metric}", allowed, _rounding(*both))
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
