@@ -259,6 +259,21 @@ def test_a_grid_has_rows_by_columns_of_one_metric(board: tuple[str, Archive]) ->
     assert result_pages.made(f"grid {file}", Archive(archive.folder / "none")) == "No record of tiny yet."
 
 
+def test_a_bar_in_a_label_or_a_claim_begins_no_cell(board: tuple[str, Archive], tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    text = BOARD.replace('"fedavg"\nmethod', '"P(a|b)"\nmethod').replace('"α = 1"', '"α | 1"')
+    file.write_text(text.replace('left = "fedavg"', 'left = "P(a|b)"').replace("is better", "| FedProx is better"))
+    cells = {
+        line: len(re.split(r"(?<!\\)\|", line)) - 2
+        for kind in ("table", "grid", "claims")
+        for line in result_pages.made(f"{kind} {file}", board[1]).splitlines()
+        if line.startswith("|")
+    }
+    assert sorted(set(cells.values())) == [3, 6], "a claim's and the grid's; the metrics', with row and seeds"
+    for words in ("| P(a\\|b) | ", "| α \\| 1 |", "FedAvg \\| FedProx is better"):
+        assert any(words in line for line in cells)
+
+
 def test_rows_choose_the_claims_that_are_made_of_them(board: tuple[str, Archive]) -> None:
     file, archive = board
     assert "FedAvg is better than FedProx" in result_pages.made(f"claims {file} rows=fedavg", archive)

@@ -42,8 +42,17 @@ def section(judgements: Sequence[Judgement]) -> str:
 
 def markdown(judgements: Sequence[Judgement]) -> str:
     """A Markdown table of claims."""
-    rows = [f"| {MARKS[j.verdict]} {j.verdict} | {j.claim.text} | {j.evidence} |" for j in judgements]
+    rows = [markdown_line([f"{MARKS[j.verdict]} {j.verdict}", j.claim.text, j.evidence]) for j in judgements]
     return "\n".join(["| verdict | claim | evidence |", "|---|---|---|", *rows])
+
+
+def markdown_line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table.
+
+    >>> print(markdown_line(["FedKF", "P(a|b)"]))
+    | FedKF | P(a\\|b) |
+    """
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def sentence(judgements: Sequence[Judgement]) -> str:

@@ -126,7 +126,7 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapp
     for metric in metrics:
         head += [described(metric).heading, *(["paper"] if metric in compared else [])]
     head.append("seeds")
-    lines = [f"{preset.title}; {column}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = [f"{preset.title}; {column}", "", claim_tables.markdown_line(head), "|" + "---|" * len(head)]
     for row in dict.fromkeys(n.row for n in inside):
         cells = {n.metric: n for n in inside if n.row == row}
         values = []
@@ -135,7 +135,7 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapp
             if metric in compared:
                 values.append(paper_table.theirs(cells[metric]))
         seeds = str(max(len(number.ours) for number in cells.values()))
-        lines.append("| " + " | ".join([row, *values, seeds]) + " |")
+        lines.append(claim_tables.markdown_line([row, *values, seeds]))
     untimed = [row for row, state in missing.items() if state == NO_TIME]
     for words, rows in (
         ("Not run yet", [row for row in missing if row not in untimed]),
@@ -158,10 +158,10 @@ def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
         f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} "
         f"seed{'s' * (seeds[-1] > 1)}"
     )
-    lines = [head, "", "| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
+    lines = [head, "", claim_tables.markdown_line(["", *columns]), "|" + "---|" * (len(columns) + 1)]
     cells = {(n.row, n.column): paper_table.ours(n) for n in every if n.ours}
     for row in dict.fromkeys(n.row for n in every):
-        lines.append("| " + " | ".join([row, *(cells.get((row, column), "–") for column in columns)]) + " |")
+        lines.append(claim_tables.markdown_line([row, *(cells.get((row, column), "–") for column in columns)]))
     return "\n".join(lines)
 
 
