@@ -259,6 +259,22 @@ def test_a_grid_has_rows_by_columns_of_one_metric(board: tuple[str, Archive]) ->
     assert result_pages.made(f"grid {file}", Archive(archive.folder / "none")) == "No record of tiny yet."
 
 
+def test_evidence_says_where_the_compared_have_other_samples(
+    board: tuple[str, Archive], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedProx has another split in one seed of α = 1: of that column it is said, of the other not."""
+    file, archive = board
+    other = Archive(tmp_path)
+    for record in archive:
+        odd = record.cell == "tiny · fedprox × α = 1" and record.experiment["seed"] == 2
+        other.add(replace(record, split="another") if odd else record)
+    for found, columns, said in ((archive, "*", False), (other, "α = 1", True), (other, "α = 0.1", False)):
+        line = result_pages.made(f"claims {file} columns='{columns}'", found).splitlines()[-1]
+        assert line.endswith(", 2 seeds; on other samples (†) |") == said
+        command = ["results", "table", file, "--results", str(found.folder), "--column", columns]
+        assert ("on other samples (†)" in _printed(command, capsys)) == said
+
+
 def test_a_bar_in_a_label_or_a_claim_begins_no_cell(board: tuple[str, Archive], tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     text = BOARD.replace('"fedavg"\nmethod', '"P(a|b)"\nmethod').replace('"α = 1"', '"α | 1"')

@@ -102,6 +102,8 @@ class Judgement:
     statements: tuple[Statement, ...]
     paper: Verdict | None = None
     """What the same claim gives on the means the paper prints; None where it prints not all of them."""
+    other_samples: bool = False
+    """Whether rows that are compared were trained and tested on other samples in the same seed."""
 
     @property
     def p(self) -> float | None:
@@ -112,8 +114,9 @@ class Judgement:
 
     @property
     def evidence(self) -> str:
-        """A line on what the verdict rests on, and whether the paper's own numbers show the contrary."""
-        return self._measured + ("; not so in the paper's own numbers" if self.paper == "not held" else "")
+        """A line on what the verdict rests on, on whose samples, and whether the paper's numbers show the contrary."""
+        other = "; on other samples (†)" if self.other_samples else ""
+        return self._measured + other + ("; not so in the paper's own numbers" if self.paper == "not held" else "")
 
     @property
     def _measured(self) -> str:
@@ -146,6 +149,7 @@ class Judgement:
             "claim": self.claim.text,
             "verdict": self.verdict,
             "paper": self.paper,
+            "other_samples": self.other_samples,
             "p": self.p,
             "statements": [
                 {"text": s.text, "verdict": s.verdict, "mean": s.mean, "interval": s.interval, "p": s.p,
@@ -167,12 +171,24 @@ def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement
     """Every claim with its verdict over these numbers."""
     cells = {(n.row, n.column, n.metric): _values(n) for n in numbers}
     printed = {(n.row, n.column, n.metric): _printed(n) for n in numbers}
+    splits = {(n.row, n.column): n.splits for n in numbers}
     judgements = []
     for claim in wanted:
         statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed, _by_sign))
         paper = _verdict(claim, theirs) if theirs and all(s.p is not None for s in theirs) else None
-        judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper))
+        other = _other_samples(claim, splits)
+        judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper, other))
     return judgements
+
+
+def _other_samples(claim: Claim, splits: Mapping[tuple[str, str], Mapping[int, str]]) -> bool:
+    """Whether the left and the right of a claim have another split in the same column and seed."""
+    none: Mapping[int, str] = {}
+    for row, rival, column in product(claim.left, claim.right, claim.columns):
+        its, rivals = splits.get((row, column), none), splits.get((rival, column), none)
+        if any(its[seed] != rivals[seed] for seed in its if seed in rivals):
+            return True
+    return False
 
 
 def _printed(number: Number) -> Values:

@@ -1,7 +1,7 @@
 """A paper's table with one command: its cells as runs, their numbers beside the paper's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean, stdev
@@ -42,6 +42,8 @@ class Entry:
     plans: tuple[Experiment, ...] = ()
     jobs: tuple[Job, ...] = ()
     why_not: str = ""
+    splits: Mapping[int, str] = field(default_factory=dict)
+    """Seed → the fingerprint of who trains, and is tested, on which samples, of recorded runs."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Number:
     state: str = ""
     seeds: Sequence[int] = ()
     """The seeds of `ours`, in the same order."""
+    splits: Mapping[int, str] = field(default_factory=dict)
+    """As its entry's."""
 
     @property
     def known(self) -> list[float]:
@@ -178,16 +182,17 @@ def recorded(entries: Sequence[Entry], archive: Archive) -> tuple[list[Entry], d
     """The cells with those of their seeds that a record answers, and what the records say, by the runs' folders."""
     kept, done = [], {}
     for entry in entries:
-        there = []
+        there, splits = [], {}
         for asked, job in zip(entry.plans, entry.jobs, strict=False):
             student = entry.cell.model == "student"
             record = archive.find(asked if student else job.plan)
             if record is not None:
                 there.append((asked, job))
+                splits[asked.seed] = record.split
                 done[_student(job.path, asked) if student else job.path] = record.result(asked.rounds)
         why_not = entry.why_not or ("" if there or not entry.jobs else "not run yet")
         plans, jobs = tuple(asked for asked, _ in there), tuple(job for _, job in there)
-        kept.append(replace(entry, plans=plans, jobs=jobs, why_not=why_not) if entry.jobs else entry)
+        kept.append(replace(entry, plans=plans, jobs=jobs, why_not=why_not, splits=splits) if entry.jobs else entry)
     return kept, done
 
 
@@ -216,7 +221,8 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
             untimed = [seed for seed, value in read if isinstance(value, Untimed)]
             seeds, values = [seed for seed, _ in timed], [value for _, value in timed]
             state, paper = reason or _without_time(untimed, every=not timed), entry.cell.paper.get(metric)
-            numbers.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, state, seeds))
+            where = (entry.cell.row, entry.cell.column)
+            numbers.append(Number(*where, metric, values, paper, state, seeds, entry.splits))
     return numbers
 
 
