@@ -109,6 +109,14 @@ def test_rows_that_differ_in_the_model_share_their_runs(table: Path, tmp_path: P
     assert next(e for e in entries if e.cell.row == "FedNothing").why_not == "method fednothing is not available"
 
 
+def test_a_seed_is_no_setting_of_all_cells(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell has the preset's own: another would be passed over without a word."""
+    with pytest.raises(SystemExit) as left:
+        cli.main(["reproduce", str(table), "--set", "seed=7", "--out", str(tmp_path), "--dry-run"])
+    assert left.value.code == 2
+    assert "fedstill: --set seed: runs have seeds from 1 on; say how many with --seeds" in capsys.readouterr().err
+
+
 def test_a_misspelt_setting_is_an_error_and_names_the_cell(table: Path, tmp_path: Path) -> None:
     table.write_text(TABLE.replace("samples = 400", "sampels = 400"))
     with pytest.raises(

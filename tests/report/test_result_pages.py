@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import tomllib
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -191,6 +193,61 @@ def test_the_command_behind_a_row_runs_the_rows_tasks_with_their_seeds(board: tu
         "fedstill reproduce tiny --row fedavg --row moon --column 'α = 1' --column c --seeds 2\n"
         "fedstill reproduce tiny --row fedavg --row moon --column b --seeds 1"
     )
+
+
+@pytest.fixture(scope="module")
+def own_board(board: tuple[str, Archive], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same board with labels of one's own: those of the rows are no methods' names."""
+    text = BOARD.replace('label = "fedavg"', 'label = "FedAvg [1]"').replace('"fedavg"\nright', '"FedAvg [1]"\nright')
+    text = text.replace('label = "α = 1"', 'label = "α [1]"')
+    file = tmp_path_factory.mktemp("own board") / "tiny.toml"
+    file.write_text(text + '[tuned]\n"FedAvg [1]" = 0.3\nfedprox = 1.0\n')
+    return file
+
+
+def test_a_board_with_labels_of_ones_own_is_compared_with_fedavg_too(
+    board: tuple[str, Archive], own_board: Path
+) -> None:
+    shared, personal = leagues(read_preset(str(own_board)), board[1])
+    standings = {s.method: s for s in shared.standings}
+    assert (standings["FedAvg [1]"].bytes, standings["FedAvg [1]"].time) == (1.0, 1.0)
+    assert standings["fedprox"].bytes == 1.0
+    assert personal.standings[0].same_split
+    assert leaderboard.tuning(read_preset(str(own_board))).endswith(
+        "1 of 2 tuned methods took the first or the last: one beyond may be better for them."
+    )
+
+
+def test_another_split_than_fedavgs_is_marked_on_a_board_with_labels_of_ones_own(
+    board: tuple[str, Archive], own_board: Path, tmp_path: Path
+) -> None:
+    other = Archive(tmp_path)
+    for record in board[1]:
+        prox = record.experiment["method"]["name"] == "fedprox"
+        other.add(replace(record, split="another") if prox else record)
+    shared = leagues(read_preset(str(own_board)), other)[0]
+    assert {s.method for s in shared.standings if not s.same_split} == {"fedprox"}
+
+
+def test_the_commands_of_a_board_of_ones_own_can_be_typed(
+    board: tuple[str, Archive], own_board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They name the file that was given, and a label with brackets as one that is meant as it stands."""
+    page = tmp_path / "board.html"
+    words = ["leaderboard", str(own_board), "--results", str(board[1].folder), "-o", str(page)]
+    assert _printed(words, capsys) == f"{page}\n"
+    made = set(re.findall(r"fedstill reproduce [^\n\"]*", unescape(page.read_text())))
+    assert made
+    for line in made:
+        found = shlex.split(line)
+        assert found[2] == str(own_board)
+        named = [
+            [found[place + 1] for place, word in enumerate(found) if word == option] for option in ("--row", "--column")
+        ]
+        entries = plan(read_preset(found[2]), tmp_path, rows=named[0], columns=named[1])
+        assert {entry.cell.row for entry in entries} <= {"FedAvg [1]", "fedprox", "local"}
+        assert len(entries) == len(named[0]) * len(named[1])
+    assert f"fedstill leaderboard '{own_board}'" in unescape(page.read_text())
 
 
 def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
@@ -414,6 +471,17 @@ def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tupl
     trials = dict(part.split(" → ") for part in told[0].removeprefix("fedavg: ").split(", "))
     assert sorted(map(float, trials)) == [0.01, 0.03, 0.1, 0.3, 1.0]
     assert rates == {"fedavg": float(max(trials, key=lambda rate: float(trials[rate])))}
+
+
+def test_rows_to_tune_are_chosen_as_elsewhere_and_their_rates_can_be_read_again(
+    own_board: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(
+        UsageError, match=r"row = nobody, fedavg: .* has no such row on α \[1\]; there are FedAvg \[1\], fed"
+    ):
+        tuned(read_preset(str(own_board)), ["nobody", "fedavg"])
+    rates = tomllib.loads(_printed(["leaderboard", str(own_board), "--tune", "--row", "FEDAVG*"], capsys))["tuned"]
+    assert list(rates) == ["FedAvg [1]"]
 
 
 def test_the_claims_are_judged_from_records_on_the_command_line(

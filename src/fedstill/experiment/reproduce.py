@@ -128,6 +128,8 @@ def plan(
 
     `seeds`: how many, or which, counted from the preset's first.
     """
+    if "seed" in (override or {}):
+        raise UsageError(f"--set seed: runs have seeds from {preset.first_seed} on; say how many with --seeds")
     cells = [c for c in preset.cells(full) if named(c.row, rows) and named(c.column, columns)]
     if not cells:
         labels = [f"{c.row!r} × {c.column!r}" for c in preset.cells(full)]
