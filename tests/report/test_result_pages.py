@@ -316,6 +316,37 @@ def test_a_grid_has_rows_by_columns_of_one_metric(board: tuple[str, Archive]) ->
     assert result_pages.made(f"grid {file}", Archive(archive.folder / "none")) == "No record of tiny yet."
 
 
+def test_evidence_says_where_the_compared_have_other_samples(
+    board: tuple[str, Archive], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedProx has another split in one seed of α = 1: of that column it is said, of the other not."""
+    file, archive = board
+    other = Archive(tmp_path)
+    for record in archive:
+        odd = record.cell == "tiny · fedprox × α = 1" and record.experiment["seed"] == 2
+        other.add(replace(record, split="another") if odd else record)
+    for found, columns, said in ((archive, "*", False), (other, "α = 1", True), (other, "α = 0.1", False)):
+        line = result_pages.made(f"claims {file} columns='{columns}'", found).splitlines()[-1]
+        assert line.endswith(", 2 seeds; on other samples (†) |") == said
+        command = ["results", "table", file, "--results", str(found.folder), "--column", columns]
+        assert ("on other samples (†)" in _printed(command, capsys)) == said
+
+
+def test_a_bar_in_a_label_or_a_claim_begins_no_cell(board: tuple[str, Archive], tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    text = BOARD.replace('"fedavg"\nmethod', '"P(a|b)"\nmethod').replace('"α = 1"', '"α | 1"')
+    file.write_text(text.replace('left = "fedavg"', 'left = "P(a|b)"').replace("is better", "| FedProx is better"))
+    cells = {
+        line: len(re.split(r"(?<!\\)\|", line)) - 2
+        for kind in ("table", "grid", "claims")
+        for line in result_pages.made(f"{kind} {file}", board[1]).splitlines()
+        if line.startswith("|")
+    }
+    assert sorted(set(cells.values())) == [3, 6], "a claim's and the grid's; the metrics', with row and seeds"
+    for words in ("| P(a\\|b) | ", "| α \\| 1 |", "FedAvg \\| FedProx is better"):
+        assert any(words in line for line in cells)
+
+
 def test_rows_choose_the_claims_that_are_made_of_them(board: tuple[str, Archive]) -> None:
     file, archive = board
     assert "FedAvg is better than FedProx" in result_pages.made(f"claims {file} rows=fedavg", archive)
@@ -327,7 +358,7 @@ def test_columns_narrow_a_claim_which_then_says_so(board: tuple[str, Archive]) -
     """The claim is of two columns; of one it rests on one comparison, and with both named it is the whole claim."""
     file, archive = board
     narrowed = result_pages.made(f"claims {file} rows='fed*' columns='α = 0.1'", archive)
-    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 in every seed, " in narrowed
+    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 points in every seed, " in narrowed
     assert result_pages.made(f"claims {file} columns='α*'", archive) == result_pages.made(f"claims {file}", archive)
     with pytest.raises(UsageError, match="makes no claim of anything"):
         result_pages.made(f"claims {file} columns='β = 1'", archive)
@@ -380,6 +411,11 @@ def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
         "- not decided: A over B",
         "- held: A over B",
     ]
+    shown = (
+        "**Shown to reach 1 of {} of its paper's claims here; the other{} not decided.**\n\n- not decided: A over B\n"
+    )
+    assert sentence([held, open_]).startswith(shown.format(2, " is")), "nothing is refuted"
+    assert sentence([held, open_, open_]).startswith(shown.format(3, "s are"))
     assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.**\n\n- not held: A over B\n")
 
 
@@ -409,12 +445,24 @@ def test_a_methods_page_opens_with_its_verdict_and_shows_an_image_task_and_anoth
     assert "Typed, not made from records" not in text
 
 
-def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive]) -> None:
+def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive], tmp_path: Path) -> None:
     _, archive = board
+    page = tmp_path / "page.md"
+    page.write_text("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n")
+    with pytest.raises(UsageError, match=r"page\.md: unknown kind of results 'tabel'"):
+        result_pages.stale([page], archive)
     with pytest.raises(UsageError, match="unknown kind of results 'tabel'; did you mean table"):
         result_pages.remade("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n", archive)
     with pytest.raises(UsageError, match="has no `<!-- end of results -->`"):
         result_pages.remade("<!-- results table fedkf/table5 -->\n", archive)
+    for words, why in (
+        ("table fedkf/table5 rounds=abc", "rounds = 'abc': must be a whole number ≥ 1"),
+        ("table fedkf/table5 rounds=0", "rounds = '0': must be a whole number ≥ 1"),
+        ("table fedkf/table5 rows='FedKF", "No closing quotation"),
+        ("", "names nothing"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            result_pages.remade(f"<!-- results {words} -->\n<!-- end of results -->\n", archive)
 
 
 def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tuple[str, Archive]) -> None:

@@ -4,9 +4,9 @@ A statement compares cells seed by seed. Its differences, turned so that positiv
 one-sided paired t-test at 5 %: *held* where they are above zero, *not held* where they are below zero (the contrary is
 shown), *not decided* otherwise or with fewer than two seeds. With three seeds a difference must be about three times
 its standard error to be decided; a test of so few numbers rests on their being roughly normal, and says nothing of
-other splits or data. Differences that are all equal have no spread to test by: then their signs alone count
-(`_without_spread`). A target that was not reached is worse than any that was. What is printed beside a verdict is the
-p-value that decided, and a 90 % interval, which fits one-sided tests at 5 %.
+other splits or data. Differences that are all equal, but for the rounding of records, have no spread to test by: then
+their signs alone count (`_without_spread`). A target that was not reached is worse than any that was. What is printed
+beside a verdict is the p-value that decided, and a 90 % interval, which fits one-sided tests at 5 %.
 
 A claim of several statements: `every` holds where all hold, and fails where one fails after Bonferroni's correction for
 their number; `most` holds where more than half hold, and fails where at least half fail.
@@ -22,6 +22,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from fedstill.experiment.claims import WITH_VALUE, Claim
+from fedstill.experiment.records import DIGITS
 from fedstill.experiment.reproduce import Number
 from fedstill.experiment.table_metrics import Beyond, described
 
@@ -45,6 +46,9 @@ class Statement:
     """Of differences like these, or further above zero, were there none."""
     contrary: float | None
     """The same, below zero."""
+    factor: float = 1.0
+    unit: str = ""
+    """As its metric is shown: a difference times `factor`, in `unit`."""
 
     @property
     def verdict(self) -> Verdict:
@@ -55,11 +59,24 @@ class Statement:
 
     @property
     def measured(self) -> str:
-        """The difference in words, with its interval where there is one."""
+        """The difference in words, in the unit of tables, with its interval where there is one."""
         if self.interval is None:
-            return f"difference {self.mean:.4g} in every seed"
-        low, high = self.interval
-        return f"mean difference {self.mean:.4g}, {100 * (1 - 2 * LEVEL):.0f} % interval [{low:.4g}, {high:.4g}]"
+            return f"difference {self._shown(self.mean or 0.0)} in every seed"
+        level = f"{100 * (1 - 2 * LEVEL):.0f} %"
+        return f"mean difference {self._shown(self.mean or 0.0)}, {level} interval {self._shown(*self.interval)}"
+
+    def _shown(self, *values: float) -> str:
+        """One value, or both ends of an interval, with the unit.
+
+        >>> by_accuracy = Statement("x", (), None, None, None, None, 100.0, "%")
+        >>> by_accuracy._shown(0.02), replace(by_accuracy, factor=1e3, unit="10⁻³")._shown(-0.002, 0.001)
+        ('2 points', '[-2, 1] · 10⁻³')
+        """
+        scaled = [self.factor * value for value in values]
+        texts = [f"{value if abs(value) > 1e-4 else 0.0:.4g}" for value in scaled]
+        text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+        unit = {"%": "points", "10⁻³": "· 10⁻³"}.get(self.unit, self.unit)
+        return f"{text} {unit}" if unit else text
 
     @property
     def tested(self) -> str:
@@ -85,6 +102,8 @@ class Judgement:
     statements: tuple[Statement, ...]
     paper: Verdict | None = None
     """What the same claim gives on the means the paper prints; None where it prints not all of them."""
+    other_samples: bool = False
+    """Whether rows that are compared were trained and tested on other samples in the same seed."""
 
     @property
     def p(self) -> float | None:
@@ -95,8 +114,9 @@ class Judgement:
 
     @property
     def evidence(self) -> str:
-        """A line on what the verdict rests on, and whether the paper's own numbers show the contrary."""
-        return self._measured + ("; not so in the paper's own numbers" if self.paper == "not held" else "")
+        """A line on what the verdict rests on, on whose samples, and whether the paper's numbers show the contrary."""
+        other = "; on other samples (†)" if self.other_samples else ""
+        return self._measured + other + ("; not so in the paper's own numbers" if self.paper == "not held" else "")
 
     @property
     def _measured(self) -> str:
@@ -129,6 +149,7 @@ class Judgement:
             "claim": self.claim.text,
             "verdict": self.verdict,
             "paper": self.paper,
+            "other_samples": self.other_samples,
             "p": self.p,
             "statements": [
                 {"text": s.text, "verdict": s.verdict, "mean": s.mean, "interval": s.interval, "p": s.p,
@@ -142,20 +163,32 @@ Values = Mapping[int, float | Beyond]
 """Seed → value."""
 Cells = Mapping[tuple[str, str, str], Values]
 """Row, column, metric → its values."""
-Test = Callable[[str, Mapping[int, float]], Statement]
-"""A statement's text and its differences by seed → the statement."""
+Test = Callable[[str, Mapping[int, float], float], Statement]
+"""A statement's text, its differences by seed and how far rounding may spread them (`_rounding`) → the statement."""
 
 
 def judged(wanted: Sequence[Claim], numbers: Sequence[Number]) -> list[Judgement]:
     """Every claim with its verdict over these numbers."""
     cells = {(n.row, n.column, n.metric): _values(n) for n in numbers}
     printed = {(n.row, n.column, n.metric): _printed(n) for n in numbers}
+    splits = {(n.row, n.column): n.splits for n in numbers}
     judgements = []
     for claim in wanted:
         statements, theirs = tuple(_statements(claim, cells)), tuple(_statements(claim, printed, _by_sign))
         paper = _verdict(claim, theirs) if theirs and all(s.p is not None for s in theirs) else None
-        judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper))
+        other = _other_samples(claim, splits)
+        judgements.append(Judgement(claim, _verdict(claim, statements), statements, paper, other))
     return judgements
+
+
+def _other_samples(claim: Claim, splits: Mapping[tuple[str, str], Mapping[int, str]]) -> bool:
+    """Whether the left and the right of a claim have another split in the same column and seed."""
+    none: Mapping[int, str] = {}
+    for row, rival, column in product(claim.left, claim.right, claim.columns):
+        its, rivals = splits.get((row, column), none), splits.get((rival, column), none)
+        if any(its[seed] != rivals[seed] for seed in its if seed in rivals):
+            return True
+    return False
 
 
 def _printed(number: Number) -> Values:
@@ -198,46 +231,67 @@ def _signed(cells: Sequence[Values], sign: int) -> list[dict[int, float]]:
 
 def _statements(claim: Claim, cells: Cells, judge: Test | None = None) -> Iterator[Statement]:
     for metric in claim.metrics:
-        sign = described(metric).direction
-        test = judge or partial(compared, counted=described(metric).counted)
+        shown = described(metric)
+        for statement in _of_metric(claim, metric, cells, judge or partial(compared, counted=shown.counted)):
+            yield replace(statement, factor=shown.factor, unit=shown.unit)
 
-        def signed(rows: Sequence[str], column: str, metric: str = metric, sign: int = sign) -> list[dict[int, float]]:
-            return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
 
-        columns = claim.about(metric)
-        if claim.relation == "grows":
-            for first, pair in product(columns[:-1], product(claim.left, claim.right)):
-                before, after = (_less(*signed(pair, column)) for column in (first, columns[-1]))
-                yield test(f"{pair[0]} over {pair[1]}, {first} → {columns[-1]}, {metric}", _less(after, before))
-            continue
-        if claim.relation == "rises":
-            for first, row in product(columns[:-1], claim.left):
-                ends = _signed([cells.get((row, column, metric), {}) for column in (columns[-1], first)], sign)
-                yield test(f"{row}, {first} → {columns[-1]}, {metric}", _less(*ends))
-            continue
-        for column in columns:
-            if claim.relation in WITH_VALUE:
-                for row in claim.left:
-                    values, better = cells.get((row, column, metric), {}), sign if claim.relation == "reaches" else 0
-                    off = tuple(_off(values[seed], claim.value or 0.0, better) for seed in sorted(values))
-                    yield _valued(f"{row}, {column}, {metric}", off, described(metric).counted)
-            elif claim.relation == "top":
-                every = signed((*claim.left, *claim.right), column)
-                rivals = every[len(claim.left) :]
-                text = f"first {claim.places}, {column}, {metric}"
-                against = [[test(text, _less(row, rival)) for rival in rivals] for row in every[: len(claim.left)]]
-                yield _one_of([_placed(each, claim.places) for each in against])
-            else:
-                for left, right in product(claim.left, claim.right):
-                    if left != right:
-                        ahead = _less(*signed((left, right), column))
-                        allowed = {seed: difference + claim.margin for seed, difference in ahead.items()}
-                        yield test(f"{left} over {right}, {column}, {metric}", allowed)
+def _of_metric(claim: Claim, metric: str, cells: Cells, test: Test) -> Iterator[Statement]:
+    sign = described(metric).direction
+
+    def signed(rows: Sequence[str], column: str) -> list[dict[int, float]]:
+        return _signed([cells.get((row, column, metric), {}) for row in rows], sign)
+
+    columns = claim.about(metric)
+    if claim.relation == "grows":
+        for first, pair in product(columns[:-1], product(claim.left, claim.right)):
+            before, after = (signed(pair, column) for column in (first, columns[-1]))
+            text = f"{pair[0]} over {pair[1]}, {first} → {columns[-1]}, {metric}"
+            yield test(text, _less(_less(*after), _less(*before)), _rounding(*before, *after))
+        return
+    if claim.relation == "rises":
+        for first, row in product(columns[:-1], claim.left):
+            ends = _signed([cells.get((row, column, metric), {}) for column in (columns[-1], first)], sign)
+            yield test(f"{row}, {first} → {columns[-1]}, {metric}", _less(*ends), _rounding(*ends))
+        return
+    for column in columns:
+        if claim.relation in WITH_VALUE:
+            for row in claim.left:
+                values, better = cells.get((row, column, metric), {}), sign if claim.relation == "reaches" else 0
+                off = tuple(_off(values[seed], claim.value or 0.0, better) for seed in sorted(values))
+                yield _valued(f"{row}, {column}, {metric}", off, described(metric).counted)
+        elif claim.relation == "top":
+            every = signed((*claim.left, *claim.right), column)
+            rivals = every[len(claim.left) :]
+            text = f"first {claim.places}, {column}, {metric}"
+            against = [
+                [test(text, _less(row, rival), _rounding(row, rival)) for rival in rivals]
+                for row in every[: len(claim.left)]
+            ]
+            yield _one_of([_placed(each, claim.places) for each in against])
+        else:
+            for left, right in product(claim.left, claim.right):
+                if left != right:
+                    both = signed((left, right), column)
+                    allowed = {seed: difference + claim.margin for seed, difference in _less(*both).items()}
+                    yield test(f"{left} over {right}, {column}, {metric}", allowed, _rounding(*both))
 
 
 def _less(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
     """Left less right, of the seeds that both have."""
     return {seed: left[seed] - right[seed] for seed in left if seed in right}
+
+
+def _rounding(*cells: Mapping[int, float]) -> float:
+    """How far differences over these cells may lie apart although they are equal: records keep six digits of a value.
+
+    By hand: .333333 and .666667 may each be off by half a millionth, up in one seed and down in another.
+
+        >>> _rounding({1: 0.333333}, {1: 0.666667})
+        2e-06
+    """
+    steps = [[10.0 ** (math.floor(math.log10(abs(v))) + 1 - DIGITS) for v in cell.values() if v] for cell in cells]
+    return sum(max(each, default=0.0) for each in steps)
 
 
 def _placed(against: Sequence[Statement], places: int) -> Statement:
@@ -286,10 +340,11 @@ def _one_of(rows: Sequence[Statement]) -> Statement:
     return replace(best, interval=None, p=p, contrary=contrary)
 
 
-def compared(text: str, differences: Mapping[int, float], counted: bool = False) -> Statement:
+def compared(text: str, differences: Mapping[int, float], rounding: float = 0.0, counted: bool = False) -> Statement:
     """A statement from its differences by seed: one-sided paired t-tests both ways, and the 90 % interval.
 
-    `counted` are numbers that the settings decide, such as bytes: differences that are all the same are then certain.
+    `rounding`: no further apart they count as equal. `counted` are numbers that the settings decide, such as bytes:
+    nothing of them is rounded, and differences that are all the same are certain.
 
     By hand, for differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.464 with 2 degrees of freedom.
 
@@ -303,15 +358,18 @@ def compared(text: str, differences: Mapping[int, float], counted: bool = False)
     if len(values) < 2:
         return Statement(text, tuple(values), values[0] if values else None, None, None, None)
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
-    if error < 1e-12:
-        return _without_spread(text, values, mean, counted)
+    rounding = max(1e-12, 0.0 if counted else rounding)
+    if max(values) - min(values) <= rounding:
+        return _without_spread(text, values, mean, counted, rounding)
     known = stats.t(len(values) - 1)
     p, reach = float(known.sf(mean / error)), float(known.ppf(1 - LEVEL)) * error
     contrary = float(known.cdf(mean / error))
     return Statement(text, tuple(values), mean, (mean - reach, mean + reach), p, contrary)
 
 
-def _without_spread(text: str, values: Sequence[float], mean: float, counted: bool) -> Statement:
+def _without_spread(
+    text: str, values: Sequence[float], mean: float, counted: bool, rounding: float = 1e-12
+) -> Statement:
     """A statement from differences that are all the same, as those of rounds are where few rounds are examined.
 
     The t-test would take the grid on which they are measured for certainty, so a sign test is made: were there no
@@ -321,7 +379,7 @@ def _without_spread(text: str, values: Sequence[float], mean: float, counted: bo
         >>> [_without_spread("x", [5.0] * n, 5.0, False).p for n in (2, 3, 5)]
         [None, 0.125, 0.03125]
     """
-    if abs(mean) < 1e-12:
+    if abs(mean) <= rounding / 2:  # a single difference is off by no more
         return Statement(text, tuple(values), mean, None, 0.5, 0.5)
     if len(values) < 3:
         return Statement(text, tuple(values), mean, None, None, None)
@@ -330,7 +388,7 @@ def _without_spread(text: str, values: Sequence[float], mean: float, counted: bo
     return Statement(text, tuple(values), mean, None, p, contrary)
 
 
-def _by_sign(text: str, differences: Mapping[int, float]) -> Statement:
+def _by_sign(text: str, differences: Mapping[int, float], rounding: float = 0.0) -> Statement:
     """A statement on means that a paper prints: they have no seeds to test by, so it is as claimed or it is not."""
     values = tuple(differences[seed] for seed in sorted(differences))
     if not values:
