@@ -7,9 +7,10 @@ import pytest
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.claims import Claim, claims, narrowed
-from fedstill.experiment.judging import compared, judged
+from fedstill.experiment.judging import judged
 from fedstill.experiment.presets import presets, read_preset
 from fedstill.experiment.reproduce import Number
+from fedstill.experiment.statement import compared
 from fedstill.experiment.table_metrics import Beyond
 from fedstill.report.claims import section
 

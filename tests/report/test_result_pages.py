@@ -17,12 +17,13 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
 from fedstill.experiment.archive import Archive
 from fedstill.experiment.claims import Claim, claims
-from fedstill.experiment.judging import Judgement, compared
+from fedstill.experiment.judging import Judgement
 from fedstill.experiment.leaderboard import League, Score, Standing, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import record_of
 from fedstill.experiment.reproduce import RECORDED_SEEDS, plan
 from fedstill.experiment.run import start
+from fedstill.experiment.statement import compared
 from fedstill.report import leaderboard, result_pages
 from fedstill.report.claims import sentence
 from fedstill.report.ranks import cliques

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from html import escape
 
 from fedstill.experiment.claims import WITH_VALUE
-from fedstill.experiment.judging import Judgement, Verdict
+from fedstill.experiment.judging import Judgement
+from fedstill.experiment.statement import Verdict
 from fedstill.report import sections
 
 MARKS = {"held": "✓", "not held": "✗", "not decided": "?"}
