@@ -153,6 +153,9 @@ def test_a_model_from_before_says_nothing_of_dates() -> None:
     assert isinstance(kind, Table)
     assert kind.dates is None
     assert "dates" not in kind.plain()
+    told = kind_of({**kind.plain(), "dates": ["age"]})
+    assert isinstance(told, Table)
+    assert (told.dates, told.plain()["dates"], told == kind) == (("age",), ["age"], True)
     assert rows_like(kind, pa.table({"age": ["2024-01-01"]}), "x").tolist() == [[19723.0]]
 
 

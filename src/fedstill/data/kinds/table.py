@@ -38,7 +38,8 @@ class Table(Kind):
     missing: tuple[str, ...] = setting((), doc="columns of numbers in which some are missing")
     categorical: tuple[str, ...] = setting((), doc="names of the columns of categories")
     categories: tuple[tuple[str, ...], ...] = setting((), doc="the categories of each of these columns")
-    dates: tuple[str, ...] | None = setting(None, doc="columns of numbers that are dates, as days (None: not known)")
+    dates: tuple[str, ...] | None = field(default=None, compare=False)
+    """Columns of numbers that are dates, as days; None where it is not known. Models do not depend on it."""
     shape: tuple[int, ...] = field(init=False, default=(0,))
 
     def __post_init__(self) -> None:
