@@ -182,7 +182,7 @@ def dumps(value: Any) -> bytes:
     """A value as bytes: safetensors, with the specification in the header."""
     tensors: dict[str, Tensor] = {}
     spec = json.dumps(flatten(value, tensors))
-    return bytes(safetensors.torch.save(_separate(tensors), metadata={"spec": spec}))
+    return bytes(safetensors.torch.save(separate(tensors), metadata={"spec": spec}))
 
 
 def loads(data: bytes, reopen: Callable[[Any], Any] | None = None) -> Any:
@@ -240,7 +240,7 @@ def secure(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous CPU tensors that share no memory, as safetensors asks."""
     seen: set[int] = set()
     out = {}
