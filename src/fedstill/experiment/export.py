@@ -106,11 +106,12 @@ def write_ready(ready: Ready, target: Path) -> None:
 def description(ready: Ready) -> dict[str, str]:
     """What a model's file says of itself: its class names, its network, the kind and units of its inputs."""
     signature = ready.signature
+    units = {"dtype": signature.dtype, "low": signature.low, "high": signature.high}
     return {
         "class_names": json.dumps(list(ready.class_names), ensure_ascii=False),
         "model": ready.name,
         "recipe": json.dumps(dict(ready.recipe)),
-        "input": json.dumps({name: getattr(signature, name) for name in ("kind", "dtype", "low", "high", "reading")}),
+        "input": json.dumps({"kind": signature.kind, **units, "reading": signature.reading}),
     }
 
 
