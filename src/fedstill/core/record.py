@@ -230,6 +230,8 @@ def write(path: Path, data: bytes, safely: bool = True) -> None:
             if safely:
                 os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:  # of a full disk the system says no name
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         draft.unlink(missing_ok=True)
 
