@@ -13,6 +13,7 @@ from fedstill.cli_app import Json, Tag, app, apply_settings, choices, names, pri
 from fedstill.cli_fields import given, of_experiment, with_fields
 
 if TYPE_CHECKING:
+    from fedstill.experiment.claims import Claim
     from fedstill.experiment.presets import Preset
     from fedstill.experiment.reproduce import Entry
 
@@ -65,6 +66,7 @@ def reproduce(
     from fedstill.core.errors import UsageError
     from fedstill.experiment import batch
     from fedstill.experiment import reproduce as papers
+    from fedstill.experiment.claims import claims, narrowed
     from fedstill.experiment.presets import read_preset
     from fedstill.report import paper_table
     from fedstill.report.progress import say, teller
@@ -77,6 +79,7 @@ def reproduce(
         _queue(out, results, budget, jobs, dry_run)
         return
     preset = read_preset(name)
+    wanted = narrowed(claims(preset.name, preset.content), row or (), column or ())
     override: dict[str, Any] = {"method": {}}
     apply_settings(override, settings or [])
     room = out / preset.name
@@ -102,7 +105,7 @@ def reproduce(
     if preset.kind == "images" and not failed:
         print(paper_table.mean_images(preset, entries, room))
         return
-    _outcome(preset, entries, room, failed, row or (), column or (), as_json)
+    _outcome(preset, entries, room, failed, wanted, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -123,14 +126,12 @@ def _outcome(
     entries: Sequence["Entry"],
     room: Path,
     failed: Mapping[Path, str],
-    rows: Sequence[str],
-    columns: Sequence[str],
+    wanted: Sequence["Claim"],
     as_json: bool,
 ) -> None:
     """The table beside the paper's, its claims with their verdicts, and both as `table.json` and as a page."""
     from fedstill.experiment import batch
     from fedstill.experiment import reproduce as papers
-    from fedstill.experiment.claims import claims, narrowed
     from fedstill.experiment.judging import judged
     from fedstill.report import claims as claim_tables
     from fedstill.report import paper_table
@@ -140,7 +141,7 @@ def _outcome(
     numbers = papers.numbers(entries, done, failed)
     differ = paper_table.differences(preset, entries)
     cells_with_settings = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
-    verdicts = judged(narrowed(claims(preset.name, preset.content), rows, columns), numbers)
+    verdicts = judged(wanted, numbers)
     known = {"numbers": cells_with_settings, "claims": [verdict.plain() for verdict in verdicts]}
     plain = json.dumps(known, indent=1, ensure_ascii=False)
     (room / "table.json").write_text(plain + "\n", encoding="utf-8")

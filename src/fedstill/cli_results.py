@@ -1,7 +1,9 @@
 """Commands for records of runs: `fedstill results` shows, filters, compares, verifies and adds them."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -120,18 +122,27 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Run records again and say whether data, split, scores and weights are the same, bit by bit. Exit 1 if not."""
+    from fedstill.core.errors import FedstillError
     from fedstill.experiment.archive import Archive
     from fedstill.experiment.verify import verified
     from fedstill.report import record_tables
 
     archive = Archive(folder)
-    checks = [verified(archive.by_id(id), rounds) for id in ids]
-    if as_json:
-        print_json([check.plain() for check in checks])
-    else:
-        for check in checks:
+    checks: list[dict[str, Any]] = []
+    for record in [archive.by_id(id) for id in ids]:  # an unknown one is told before any is run
+        try:
+            check = verified(record, rounds)
+        except FedstillError as error:
+            reason = str(error).removeprefix(f"{record.id}: ")
+            print(f"fedstill: {record.id}: {reason}", file=sys.stderr)
+            checks.append({"id": record.id, "same": None, "error": reason})
+            continue
+        checks.append(check.plain())
+        if not as_json:
             record_tables.show_check(check)
-    if not all(check.same for check in checks):
+    if as_json:
+        print_json(checks)
+    if not all(check["same"] for check in checks):
         raise typer.Exit(1)
 
 
@@ -156,7 +167,7 @@ def leaderboard(
     name: Annotated[str, typer.Argument(help="The preset with the tasks.")] = "leaderboard/board",
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("leaderboard.html"),
     tune: Annotated[bool, typer.Option("--tune", help="Print every method's rate, tuned on the first task.")] = False,
-    row: Annotated[list[str] | None, typer.Option(help="With --tune: only these methods.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="With --tune: only these rows (* and ? allowed).")] = None,
     folder: Folder = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -164,13 +175,14 @@ def leaderboard(
     from fedstill.experiment import leaderboard as boards
     from fedstill.experiment.archive import Archive
     from fedstill.experiment.presets import read_preset
+    from fedstill.experiment.toml import key
     from fedstill.report import leaderboard as board_page
     from fedstill.report.progress import say
 
-    preset = read_preset(name)
+    preset = replace(read_preset(name), name=name)  # commands on the page name a preset of one's own by its path
     if tune:
         rates = boards.tuned(preset, row or (), say)
-        print("[tuned]\n" + "\n".join(f"{method} = {rate:g}" for method, rate in rates.items()))
+        print("[tuned]\n" + "\n".join(f"{key(method)} = {rate:g}" for method, rate in rates.items()))
         return
     leagues = boards.leagues(preset, Archive(folder))
     if as_json:

@@ -35,7 +35,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedkf as its authors": ("fedkf", {"profile": "authors"}, {"model": "lenet5", "samples": 200}),
     "dafkd": ("dafkd", {"local_steps": 4}, {}),
     "fedrad": ("fedrad", {}, {}),
-    "fedtkd under attack": ("fedtkd", {}, {"attack": "logit-flip", "malicious": "0.5", "active": 1.0}),
+    "fedtkd under attack": (
+        "fedtkd",
+        {"gather": "identify"},
+        {"attack": "logit-flip", "malicious": "0.5", "active": 1.0},
+    ),
     "feddf": ("feddf", {}, {}),
     "fedgen": ("fedgen", {}, {}),
     "krum under attack": ("fedprox", {"gather": "krum"}, {"attack": "sign-flip", "malicious": "0.34", "active": 1.0}),

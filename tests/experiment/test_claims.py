@@ -7,9 +7,10 @@ import pytest
 
 from fedstill.core.errors import UsageError
 from fedstill.experiment.claims import Claim, claims, narrowed
-from fedstill.experiment.judging import compared, judged
+from fedstill.experiment.judging import judged
 from fedstill.experiment.presets import presets, read_preset
 from fedstill.experiment.reproduce import Number
+from fedstill.experiment.statement import compared
 from fedstill.experiment.table_metrics import Beyond
 from fedstill.report.claims import section
 
@@ -41,10 +42,12 @@ def test_a_paired_test_sees_what_the_means_alone_do_not() -> None:
     assert verdict(claim, a, b) == "held"
     found = judged([claim], [a, b])[0]
     assert found.p == pytest.approx(0.0371, abs=1e-4)
-    assert found.evidence == "mean difference 0.02, 90 % interval [0.003141, 0.03686], p = 0.0371, 3 seeds"
+    assert found.evidence == "mean difference 2 points, 90 % interval [0.3141, 3.686] points, p = 0.0371, 3 seeds"
     contrary = judged([made(left="B", right="A", columns=["x"])], [a, b])[0]
     assert contrary.verdict == "not held"
-    assert contrary.evidence.startswith("mean difference -0.02, 90 % interval [-0.03686, -0.003141], the contrary: ")
+    assert contrary.evidence.startswith(
+        "mean difference -2 points, 90 % interval [-3.686, -0.3141] points, the contrary: "
+    )
     assert contrary.evidence.endswith("the contrary: p = 0.0371, 3 seeds"), "the p that decided, not 1 − p"
     assert ": not held, the contrary: p = 0.0371</li>" in section([contrary])
 
@@ -96,12 +99,22 @@ def test_less_is_better_where_the_metric_says_so() -> None:
     assert verdict(made(metrics=["fm"], columns=["x"]), a, b) == "held"
 
 
+def test_evidence_is_in_the_unit_of_the_table() -> None:
+    """FM is shown in thousandths: A's is smaller by 1, 2 and 3 of them; ± 2.92 · 1/√3 is 1.686."""
+    a, b = number("A", "x", [1e-3] * 3, "fm"), number("B", "x", [2e-3, 3e-3, 4e-3], "fm")
+    found = judged([made(metrics=["fm"], columns=["x"])], [a, b])[0]
+    told = "mean difference 2 · 10⁻³, 90 % interval [0.3141, 3.686] · 10⁻³, p = 0.0371, 3 seeds"
+    assert found.evidence == told
+    assert told in section([found])
+    assert found.plain()["statements"][0]["mean"] == pytest.approx(2e-3), "in JSON as it was measured"
+
+
 def test_a_margin_lets_the_left_be_that_much_worse() -> None:
     """B is below A by 1, 2 and 3 hundredths: with 4 allowed it is above by 3, 2 and 1 (p = .037); so too where less is
     better."""
     a, b = number("A", "x", [0.51, 0.62, 0.83]), number("B", "x", [0.50, 0.60, 0.80])
     near = {"left": "B", "right": "A", "columns": ["x"], "margin": 0.04}
-    assert judged([made(**near)], [a, b])[0].evidence.startswith("beyond the margin: mean difference 0.02, ")
+    assert judged([made(**near)], [a, b])[0].evidence.startswith("beyond the margin: mean difference 2 points, ")
     assert verdict(made(**near), a, b) == "held"
     assert verdict(made(**{**near, "margin": 0.0}), a, b) == "not held"
     less = {"left": "A", "right": "B", "columns": ["x"], "metrics": ["fm"]}
@@ -319,7 +332,29 @@ def test_the_same_difference_in_every_seed_is_judged_by_its_sign_alone(seeds: in
     assert found.verdict == ("not decided" if seeds < 5 else "held" if sign > 0 else "not held")
     tested = "not tested" if p is None else f"p = {p:.3g}" if sign > 0 else "p = 1"
     tested = "the contrary: p = 0.0312" if found.verdict == "not held" else tested
-    assert found.evidence == f"difference {50 * sign} in every seed, {tested}, {seeds} seeds"
+    assert found.evidence == f"difference {50 * sign} rounds in every seed, {tested}, {seeds} seeds"
+
+
+def test_rounding_of_records_is_no_spread() -> None:
+    """A leads B by 1/3: .666667 − .333333, .833333 − .5 and .333333 − 0 as records have them. Two seeds gave p = 5e-7.
+
+    Nor is it a lead: .666667 − .333333 less .333333 in each of five seeds, half of which are a millionth above.
+    """
+    a, b = [0.666667, 0.833333, 0.333333], [0.333333, 0.5, 0.0]
+    for seeds, p in ((2, None), (3, 0.125)):
+        found = judged([made(columns=["x"])], [number("A", "x", a[:seeds]), number("B", "x", b[:seeds])])[0]
+        assert (found.p, found.verdict) == (p, "not decided")
+        assert found.statements[0].interval is None
+    level = [number("A", "x", [0.333334, 0.333333] * 3), number("B", "x", [0.333333] * 6)]
+    assert judged([made(columns=["x"])], level)[0].p == 0.5
+
+
+@pytest.mark.parametrize(("metric", "base", "step"), [("amp", 0.5, -2e-6), ("fm", 1e-3, 2e-8), ("fm", 0.0, 1e-9)])
+def test_differences_just_beyond_rounding_are_tested_as_any_others(metric: str, base: float, step: float) -> None:
+    """B is worse by 1, 2 and 3 steps: p = .0371, however small they are beside what the sixth digit can do."""
+    a, b = [base] * 3, [base + step * n for n in (1, 2, 3)]
+    found = judged([made(metrics=[metric], columns=["x"])], [number("A", "x", a, metric), number("B", "x", b, metric)])
+    assert found[0].p == pytest.approx(0.0371, abs=1e-4)
 
 
 def test_a_counted_value_is_confirmed_by_one_seed_and_refuted_by_one() -> None:
@@ -342,7 +377,7 @@ def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:
     for seeds, said in ((2, "not decided"), (3, "held")):
         few, many = number("A", "x", [3e6] * seeds, "bytes"), number("B", "x", [9e6] * seeds, "bytes")
         assert verdict(claim, few, many) == said
-    assert judged([claim], [few, many])[0].evidence == "difference 6e+06 in every seed, counted, 3 seeds"
+    assert judged([claim], [few, many])[0].evidence == "difference 6 MB in every seed, counted, 3 seeds"
 
 
 @pytest.mark.parametrize(
@@ -363,6 +398,10 @@ def test_bytes_are_counted_so_three_seeds_that_agree_are_enough() -> None:
         ({"right": "A"}, "relation better: needs right"),
         ({"hold": "all"}, "must be every or most"),
         ({"where": "x"}, "unknown key of a claim of tiny 'where'"),
+        ({"relation": "reaches", "value": "0.9"}, "claim 'so': value = '0.9': must be a number"),
+        ({"relation": "is", "value": float("nan")}, "claim 'so': value = nan: must be a number"),
+        ({"left": 5}, "claim 'so': left = 5: must be a text or a list of texts"),
+        ({"columns": [1]}, r"claim 'so': columns = \[1\]: must be a text or a list of texts"),
     ],
 )  # fmt: skip
 def test_a_misspelt_claim_is_an_error(entry: dict[str, Any], word: str) -> None:

@@ -1,5 +1,6 @@
 """One writer a run: a second one is refused and told who is there; a writer that is gone holds nothing."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from smallest import small_experiment, small_method
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import RunError, UsageError
 from fedstill.experiment.lock import writer, writing
 from fedstill.experiment.run import Watcher, resume, start
 from fedstill.experiment.rundir import RunDir
@@ -107,3 +108,15 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_claims_nothing(tmp_
     for out in (tmp_path / "file", Path("/proc/nowhere")):
         with pytest.raises(UsageError, match=r"cannot write there .*choose another --out"):
             start(small_experiment(small_method("fedavg")), out=out)
+
+
+def test_where_the_disk_is_full_the_lock_is_named_and_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as here:
+        here.setattr("os.pwrite", full)
+        with pytest.raises(RunError, match=r"/\.lock: cannot write \(No space left on device\)"), writing(tmp_path):
+            raise AssertionError
+    with writing(tmp_path):
+        assert writer(tmp_path) is not None

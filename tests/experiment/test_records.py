@@ -1,6 +1,7 @@
 """Records of runs, the queue that makes them, and running them again."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,8 +14,8 @@ from smallest import FEDAVG_ROWS, preset_base
 
 from fedstill import cli
 from fedstill.core.errors import RunError, UsageError
-from fedstill.experiment import archive, queue, records, reproduce, rundir
-from fedstill.experiment.archive import Archive, matching
+from fedstill.experiment import archive, batch, queue, records, reproduce, rundir
+from fedstill.experiment.archive import Archive, fitting, matching
 from fedstill.experiment.config import experiment
 from fedstill.experiment.lock import writing
 from fedstill.experiment.presets import read_preset
@@ -138,7 +139,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
     with file.open("ab") as end:
         end.write('{"id": "·'.encode()[:-1])  # inside a character
     assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
-    archive.add(replace(record, id="other", commit="a\u2028b"))  # what some take for the end of a line
+    archive.add(replace(record, id="other", bits="", commit="a\u2028b"))  # what some take for the end of a line
     assert [r.id for r in Archive(tmp_path)] == [record.id, "other"]
     file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
     archive.add(replace(record, id="third"))
@@ -146,6 +147,31 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_written_over(run: Path, tmp_p
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(UsageError, match=r"own.jsonl, line 1: not a record"):
         list(Archive(tmp_path))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("line", ["nonsense", '{"id": "half', "{}"])
+def test_a_whole_line_that_is_no_record_is_named_wherever_it_stands(
+    run: Path, tmp_path: Path, place: int, line: str
+) -> None:
+    """Also the last: a crash leaves a line without its end, and of this one the next record makes a line within."""
+    archive, record = Archive(tmp_path), record_of(run)
+    for name in ("one", "two"):
+        file = archive.add(replace(record, id=name))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:place], line, *lines[place:], ""]))
+    for call in (lambda: list(Archive(tmp_path)), lambda: Archive(tmp_path).add(replace(record, id="three"))):
+        with pytest.raises(UsageError, match=rf"own.jsonl, line {place + 1}: not a record"):
+            call()
+    assert file.read_text().splitlines() == [*lines[:place], line, *lines[place:]]
+
+
+def test_blank_lines_are_passed_over(run: Path, tmp_path: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    file = archive.add(replace(record, id="one"))
+    file.write_text(f"\n{file.read_text()}  \n\n")
+    archive.add(replace(record, id="two"))
+    assert [r.id for r in Archive(tmp_path)] == ["one", "two"]
 
 
 def test_a_second_writer_waits_and_no_record_is_lost(
@@ -207,14 +233,89 @@ def test_an_unfinished_run_is_no_record(tmp_path: Path, run: Path) -> None:
         record_of(tmp_path)
 
 
+def test_a_run_that_lost_patience_is_no_record_and_it_says_so(runs: Path) -> None:
+    """At a rate of 1e-12 nothing changes, so after the first round none is better; records are of whole runs."""
+    still = {**SMALL, "method": {"name": "fedavg", "lr": 1e-12, "epochs": 1}, "rounds": 40, "patience": 2}
+    start(experiment({**still, "active": 1.0}), out=runs, name="still")
+    with pytest.raises(RunError, match=r"stopped by patience after 3 of 40 rounds \(no better AMP .*\); only a whole"):
+        record_of(runs / "still")
+    (runs / "still" / "result.json").write_text(json.dumps({"rounds": 3, "stopped": "good enough"}))
+    with pytest.raises(RunError, match=r"stopped after 3 of 40 rounds \(good enough\); only a whole run"):
+        record_of(runs / "still")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_without_its_last_checkpoint_is_no_record(run: Path, tmp_path: Path, gone: bool) -> None:
+    """The one before is whole, and its weights are another round's."""
+    path = tmp_path / "one"
+    shutil.copytree(run, path)
+    last = path / "checkpoints" / "000003.safetensors"
+    if gone:
+        last.unlink()
+    else:
+        last.write_bytes(last.read_bytes()[:-2] + b"\0\1")
+    with pytest.raises(RunError, match=r"no whole checkpoint of its last round, 3.*`fedstill resume .*one` makes one"):
+        record_of(path)
+    resume(path)
+    assert record_of(path).weights == record_of(run).weights
+
+
+def test_bytes_of_rounds_add_up_to_what_was_sent(run: Path) -> None:
+    """10 bytes in three rounds: 3, 3 and 4; two of them sent 6."""
+    record = replace(record_of(run), bytes={"down": {"w": 10}, "up": {"w": 9, "b": 1}})
+    assert [row["bytes"]["down"]["w"] for row in record.result().rows] == [3, 3, 4]
+    assert record.result().bytes() == {"down": 10, "up": 10}
+    assert record.result(2).bytes() == {"down": 6, "up": 6}
+
+
 def test_a_record_of_other_data_does_not_take_the_place_of_the_one_that_is_there(tmp_path: Path, run: Path) -> None:
     """A file that changed has the same name, so the settings, and with them the id, are the same."""
     archive, record = Archive(tmp_path / "results"), record_of(run)
     archive.add(record)
-    archive.add(record)  # the same again harms nobody
     with pytest.raises(UsageError, match=rf"other data \({record.data}, not 0123456789abcdef\)"):
         archive.add(replace(record, data="0123456789abcdef"))
     assert [r.data for r in archive.records] == [record.data]
+
+
+def test_no_record_of_other_data_stands_beside_those_whose_data_are_named_alike(tmp_path: Path, run: Path) -> None:
+    """Tables average and test what they find by settings: a method of before the file changed, another of after it."""
+    archive, record = Archive(tmp_path / "results"), record_of(run)
+    archive.add(record)
+
+    def another(fingerprint: str, **settings: Any) -> Record:
+        return replace(
+            record, id=f"{len(archive.records)}", data=fingerprint, experiment={**record.experiment, **settings}
+        )
+
+    for settings in ({"method": {"name": "fedprox"}}, {"seed": 2}, {"public": 0.1}, {"public": "train"}):
+        with pytest.raises(UsageError, match=rf"the record {record.id} .* names its data alike and had other data"):
+            archive.add(another("0123456789abcdef", **settings))
+        archive.add(another(record.data, **settings))
+    archive.add(another("0123456789abcdef", data="mnist-5k"))
+    archive.add(another("fedcba9876543210", public="mnist-5k"))  # the fingerprint is of both sets
+    archive.add(another("0011223344556677", reading={"name": "columns", "label": "outcome"}))
+    for fingerprint in ("aa", "bb"):  # arrays have no name
+        archive.add(another(fingerprint, data="<tuple>"))
+    assert len(archive.records) == 10
+
+
+def test_the_shipped_records_whose_data_are_named_alike_are_of_the_same_data() -> None:
+    known: dict[str, set[str]] = {}
+    for record in Archive(Path(__file__).parents[2] / "results"):
+        known.setdefault(record.data_named, set()).add(record.data)
+    assert {name: prints for name, prints in known.items() if len(prints) > 1} == {}
+    assert len(known) > 10
+
+
+def test_the_same_record_is_added_once(tmp_path: Path, run: Path) -> None:
+    archive, record = Archive(tmp_path), record_of(run)
+    file = archive.add(record)
+    assert archive.add(replace(record, date="later")) == file
+    assert len(file.read_text().splitlines()) == 1
+    archive.add(replace(record, cell="own · FedAvg × all"))  # it stands for a cell now
+    archive.add(replace(record, weights="made on another processor"))
+    assert [r.weights for r in archive.records] == ["made on another processor"]
+    assert len(file.read_text().splitlines()) == 3
 
 
 def test_who_has_newer_kernels_is_told_how_to_take_the_older_ones(
@@ -347,7 +448,7 @@ def test_a_table_of_times_takes_the_processor_s_from_records_and_says_where_ther
     assert (both["FedAvg", "seconds"].ours, both["FedAvg", "seconds"].seeds) == ([4.0], [1])
     assert both["FedAvg", "seconds"].state == "no undisturbed time of seed 2"
     assert (both["FedAvg", "amp"].seeds, both["FedAvg", "amp"].state) == ([1, 2], "")
-    archive.add(replace(first, cpu_seconds=None))
+    archive.add(replace(first, bits="made again", cpu_seconds=None))
     assert read(2)["FedAvg", "seconds"].state == "no undisturbed time"
     assert read(2)["FedAvg", "seconds"].ours == []
     assert "no undisturbed time" in call(["results", "table", str(file), "--results", str(archive.folder)], capsys)[1]
@@ -371,6 +472,26 @@ def test_a_spent_budget_stops_runs_that_the_next_call_takes_up(table: Path, tmp_
     assert archive.records == []
     assert queue.carry_on(queue.wanted(order, archive, out), archive, out, budget=1e6) == {}
     assert len(archive.records) == 1
+
+
+def test_what_another_queue_has_recorded_meanwhile_is_not_run(table: Path, tmp_path: Path) -> None:
+    """While FedAvg runs here, the other queue adds FedProx's record."""
+    archive, out = Archive(tmp_path / "results"), tmp_path / "runs"
+    asked = list(queue.wanted([queue.Turn(str(table), rows=("FedAvg", "FedProx"))], archive, out))
+    start(asked[1].job.plan, out=tmp_path, name="other")
+    heard: list[str] = []
+
+    def tell(news: batch.News) -> None:
+        heard.append(f"{news.job.plan.title} {news.what}")
+        if news.what == "started":
+            Archive(archive.folder).add(record_of(tmp_path / "other", "tiny · FedProx × all"))
+
+    assert queue.carry_on(asked, archive, out, budget=1e6, at_once=1, tell=tell) == {}
+    assert heard[0] == "fedavg started"
+    assert not [line for line in heard if line.startswith("fedprox")]
+    assert sorted(record.cell for record in archive) == ["tiny · FedAvg × all", "tiny · FedProx × all"]
+    file = archive.folder / "tiny.jsonl"
+    assert len(file.read_text().splitlines()) == 2
 
 
 def test_records_and_runs_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -506,3 +627,64 @@ def test_what_left_a_client_in_a_record_is_what_would_leave_it_today() -> None:
     }
     assert told
     assert not {id: names for id, names in told.items() if names[0] != names[1]}
+
+
+def test_one_check_that_cannot_be_made_takes_no_other_with_it(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three records the second was first examined in round 3; an unknown id is told before anything is run."""
+    archive, record = Archive(tmp_path), record_of(run)
+    late = {m: {name: list(curve[2:]) for name, curve in known.items()} for m, known in record.curves.items()}
+    for name in ("a1", "c3"):
+        archive.add(replace(record, id=name))
+    archive.add(replace(record, id="b2", rounds=[3], curves=late))
+    words = ["results", "verify", "a1", "b2", "c3", "--rounds", "1", "--results", str(tmp_path)]
+    with pytest.raises(SystemExit) as leave:
+        cli.main(words)
+    out, err = capsys.readouterr()
+    assert leave.value.code == 1
+    assert [line.split()[0] for line in out.splitlines() if "the same bits" in line] == ["a1", "c3"]
+    assert err == "fedstill: b2: rounds = 1: b2 was first examined in round 3\n"
+    code, out = call([*words, "--json"], capsys)
+    assert code == 1
+    assert [(entry["id"], entry["same"]) for entry in json.loads(out)] == [("a1", True), ("b2", None), ("c3", True)]
+    assert json.loads(out)[1]["error"] == "rounds = 1: b2 was first examined in round 3"
+    monkeypatch.setattr("fedstill.experiment.verify.verified", lambda *_: pytest.fail("nothing may run"))
+    assert call(["results", "verify", "a1", "zz", "--results", str(tmp_path)], capsys) == (2, "")
+
+
+def test_numbers_are_compared_as_numbers_and_a_setting_that_nobody_has_is_an_error(run: Path) -> None:
+    record = record_of(run)
+    for text, fits in {
+        "alpha=0.10": True,
+        "alpha=1e-1": True,
+        "partition.alpha=.1": True,
+        "seed=1.0": True,
+        "alpha=0.2": False,
+        "alpha=many": False,
+        "data=dig*": True,
+        "public=None": True,
+    }.items():
+        assert (fitting([record], [text]) == [record]) == fits, text
+    for name, near in {"sede": "seed", "method.lrr": "method.lr", "partition.alhpa": "partition.alpha"}.items():
+        with pytest.raises(UsageError, match=f"unknown setting '{name}'; did you mean {near}?"):
+            fitting([record], [f"{name}=None"])
+
+
+def test_what_stands_in_brackets_is_shown_as_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In rich's own markup [red] is a colour, and [/] the end of none: it would vanish, or be an error."""
+    monkeypatch.setenv("COLUMNS", "300")
+    record = record_of(run, "tiny · FedAvg [red] × [/] all")
+    odd = {**record.experiment, "tag": ["[b]"], "data": "my[bold]data.csv"}
+    record = replace(record, experiment=odd, versions={**record.versions, "platform": "[/]"})
+    Archive(tmp_path).add(record)
+    for words in ([], ["show", record.id]):
+        code, out = call(["results", *words, "--results", str(tmp_path)], capsys)
+        assert code == 0
+        assert "tiny · FedAvg [red] × [/] all" in out
+        assert "fedavg my[bold]data α" in out
+        assert "#[b]" in out or words
+    show_check(Check(record, {"every score": False}, {"torch": ("[/]", "2")}))
+    assert "fedavg my[bold]data α" in capsys.readouterr().out

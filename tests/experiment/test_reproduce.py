@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,14 @@ def test_rows_that_differ_in_the_model_share_their_runs(table: Path, tmp_path: P
     assert next(e for e in entries if e.cell.row == "FedNothing").why_not == "method fednothing is not available"
 
 
+def test_a_seed_is_no_setting_of_all_cells(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell has the preset's own: another would be passed over without a word."""
+    with pytest.raises(SystemExit) as left:
+        cli.main(["reproduce", str(table), "--set", "seed=7", "--out", str(tmp_path), "--dry-run"])
+    assert left.value.code == 2
+    assert "fedstill: --set seed: runs have seeds from 1 on; say how many with --seeds" in capsys.readouterr().err
+
+
 def test_a_misspelt_setting_is_an_error_and_names_the_cell(table: Path, tmp_path: Path) -> None:
     table.write_text(TABLE.replace("samples = 400", "sampels = 400"))
     with pytest.raises(
@@ -123,12 +133,27 @@ def test_a_misspelt_setting_is_an_error_and_names_the_cell(table: Path, tmp_path
         (TABLE.replace('[numbers."FedProx"]', '[numbers."FedPox"]'), "'FedPox'; did you mean FedProx"),
         ("title = 3 4", "tiny.toml: "),
         (TABLE.replace("[[rows]]", "[[lines]]"), "has no 'rows'"),
+        (TABLE.replace('label = "FedProx"', 'label = "FedAvg"'), "tiny.toml: two rows have the label 'FedAvg'"),
+        (TABLE.replace('label = "α = 0.1"', 'label = "α = 1"'), "tiny.toml: two columns have the label 'α = 1'"),
+        (TABLE.replace('label = "FedProx"\n', ""), "label = None of one of the rows: must be a text"),
+        (TABLE.replace('label = "α = 1"', "label = 1"), "label = 1 of one of the columns: must be a text"),
+        (TABLE.replace('{ name = "fednothing" }', "{ lr = 1 }"), "row 'FedNothing': its method has no name"),
+        (TABLE.replace("[0.5, 0.01]", "[0.5]"), r"'FedAvg' × 'α = 1': amp = \[0.5\]: must be a number, \[mean, spr"),
+        (TABLE + '[numbers."FedAvg (OCA)"]\n"α = 1" = 0.5\n', r"numbers of 'FedAvg \(OCA\)': must be column = "),
+        (TABLE + '[claims]\ntext = "so"\n', "claims = {'text': 'so'}: must be tables, "),
     ],
 )
 def test_a_misspelt_preset_is_an_error(wrong: str, word: str, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(wrong)
     with pytest.raises(UsageError, match=word):
+        read_preset(str(file))
+
+
+def test_a_preset_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_bytes(TABLE.encode("latin-1", "replace").replace(b"A tiny", b"Une \xe9tude"))
+    with pytest.raises(UsageError, match=r"tiny.toml: is not UTF-8 text \(byte 14\)"):
         read_preset(str(file))
 
 
@@ -238,6 +263,18 @@ def test_dry_run_runs_nothing_and_says_how_long(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_misspelt_claim_is_told_before_anything_runs(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    table.write_text(TABLE + '[[claims]]\ntext = "so"\nleft = "FedProx"\nrigth = "FedAvg"\n')
+    with pytest.raises(SystemExit) as left:
+        cli.main(["reproduce", str(table), "--out", str(tmp_path / "runs"), *more])
+    assert left.value.code not in (0, None)
+    assert "unknown key of a claim of tiny 'rigth'; did you mean right" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 WHO = """
 title = "Who"
 kind = "partition"
@@ -263,6 +300,32 @@ def test_a_partition_is_drawn_without_a_run(tmp_path: Path, capsys: pytest.Captu
     assert page == tmp_path / "who" / "report.html"
     assert 'src="data:image/svg+xml' in page.read_text()
     assert (tmp_path / "who" / "1.svg").exists()
+
+
+def test_without_fedavgs_first_row_there_is_no_yardstick_and_no_other_row_becomes_one(
+    table: Path, tmp_path: Path
+) -> None:
+    """FedAvg ends at .5, which FedProx reaches in round 2; FedAvg at twice the rate ends at .2, reached in round 1."""
+    table.write_text(TABLE.replace('lr = 0.1, epochs = 1 }\nmodel = "overall"', "lr = 0.2, epochs = 1 }"))
+    entries = reproduce.plan(read_preset(str(table)), tmp_path, columns=["α = 1"], rows=["FedAvg*", "FedProx"])
+    curves = {"FedAvg": [0.4, 0.5], "FedAvg (OCA)": [0.3, 0.2], "FedProx": [0.2, 0.6]}
+    done = {
+        entry.jobs[0].path: Result(
+            {"method": {"name": "m"}},
+            [{"round": t + 1, "models": {"active": {"amp": a}}} for t, a in enumerate(curves[entry.cell.row])],
+        )
+        for entry in entries
+    }
+
+    def rounds(kept: Sequence[reproduce.Entry]) -> list[Any]:
+        found = reproduce.numbers(kept, done, {})
+        return [n.ours for n in found if n.row == "FedProx" and n.metric == "rounds_to:fedavg"]
+
+    assert rounds(entries) == [[2.0]]
+    first = next(entry for entry in entries if entry.cell.row == "FedAvg")
+    unrecorded = replace(first, plans=(), jobs=(), why_not="not run yet")
+    assert rounds([unrecorded if entry is first else entry for entry in entries]) == [[None]]
+    assert rounds([entry for entry in entries if entry is not first]) == [[None]], "not among the chosen rows"
 
 
 def test_what_was_set_otherwise_than_in_the_paper_stands_beside_the_numbers(

@@ -41,6 +41,10 @@ def test_what_is_searched_is_read_from_words(text: str, made: Range | list[str])
         ("lr=1..0.1", "the lower end must come first"),
         ("lr=a..b", "a range must be low..high, two numbers"),
         ("lr=0..1:log", "a logarithmic range must be of numbers > 0"),
+        ("lr=0.01..inf", "low and high must be finite"),
+        ("lr=-inf..1", "low and high must be finite"),
+        ("lr=nan..1", "low and high must be finite"),
+        ("seed=1..3", "say how many with --seeds"),
     ],
 )
 def test_what_is_no_range_is_refused(text: str, word: str) -> None:

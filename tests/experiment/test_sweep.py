@@ -11,6 +11,9 @@ from fedstill.core.errors import UsageError
 from fedstill.experiment import batch, sweep
 from fedstill.experiment.config import experiment
 from fedstill.experiment.result import Result
+from fedstill.experiment.run import start
+from fedstill.experiment.watcher import Watcher
+from fedstill.report.watch import Observed
 
 WORDS = [
     "--data",
@@ -100,6 +103,7 @@ def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["lr=0.1,,2"], "must be name=value,value"),
         (["lr=0.1", "lr=0.2"], "--grid lr: given twice"),
         (["lr=0.1,0.1"], "a value comes twice"),
+        (["seed=1,2,3"], "every point has the same seeds; say how many with --seeds"),
     ],
 )
 def test_what_cannot_be_a_grid(grids: list[str], word: str) -> None:
@@ -146,6 +150,33 @@ def test_a_finished_run_on_every_clients_own_file_is_kept(tmp_path: Path) -> Non
     heard: list[str] = []
     assert batch.run_all([job], tell=lambda news: heard.append(news.what)) == {}
     assert heard == ["kept"]
+
+
+class Stops(Watcher):
+    """Ends a run in no good order."""
+
+    def round(self, row: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_failed_says_why_until_it_succeeds(tmp_path: Path) -> None:
+    """It began, was killed, and does not go on with other samples than its own."""
+    file, rng = tmp_path / "own.npz", np.random.default_rng(0)
+    samples = {"x_train": rng.integers(0, 255, (40, 8, 8), np.uint8), "y_train": np.arange(40) % 2}
+    np.savez(file, **samples)
+    plan = {"data": str(file), "clients": 2, "active": 1.0, "rounds": 2, "method": "fedavg", "workers": "inline"}
+    job = batch.job(experiment(plan), tmp_path / "runs")
+    with pytest.raises(KeyboardInterrupt):
+        start(job.plan, out=job.path.parent, name=job.path.name, watcher=Stops())
+    np.savez(file, x_train=samples["x_train"][::-1], y_train=samples["y_train"])
+    reason = batch.run_all([job])[job.path]
+    assert "not the samples that this run had" in reason
+    assert (job.path / "last_error.txt").read_text() == f"{reason}\n"
+    assert Observed(job.path).state()["status"] == "failed"
+    np.savez(file, **samples)
+    assert batch.run_all([job]) == {}
+    assert not (job.path / "last_error.txt").exists()
+    assert Observed(job.path).state()["status"] == "finished"
 
 
 def test_the_best_point_is_best_by_the_metrics_own_direction(

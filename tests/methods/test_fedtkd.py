@@ -192,7 +192,9 @@ def test_nothing_is_told_of_a_round_nobody_answered(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_default_gather_can_be_given_alone() -> None:
-    plan = federation({"name": "fedtkd", "gather": {"epsilon": 0.25}})
+    plan = federation({"name": "fedtkd", "gather": {"server_epochs": 3}})
+    assert plan.method.gather == Identify(levelled=0.05, server_epochs=3)
+    plan = federation({"name": "fedtkd", "gather": {"levelled": 0, "epsilon": 0.25}})
     assert plan.method.gather == Identify(epsilon=0.25)
 
 

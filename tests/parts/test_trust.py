@@ -19,14 +19,12 @@ from fedstill.parts.attacks import SecondMax
 from fedstill.parts.public_logits import PublicLogits
 from fedstill.parts.trust import (
     Identify,
-    class_accuracies,
     class_weights,
     client_features,
     fuse,
     fusion_weights,
-    known_best,
     levelled_accuracy,
-    trusted_by_best,
+    trusted_by_accuracy,
     trusted_clients,
 )
 
@@ -270,23 +268,11 @@ def test_identify_needs_the_data_s_own_classes(env: Any) -> None:
         Identify().init(replace(env, public_classes=7), None)
 
 
-def test_what_a_client_shows_on_the_classes_it_knows_best() -> None:
-    """Half of four classes. Cosines .9 .7 .1 .0: mean of the best two .8. Accuracies 0 .5 1 .7: of the best two .85."""
-    features, accuracies = tensor([[0.9, 0.7, 0.1, 0.0]]), tensor([[0.0, 0.5, 1.0, 0.7]])
-    torch.testing.assert_close(known_best(features, accuracies, 0.5), tensor([0.8]))
-    torch.testing.assert_close(known_best(features, accuracies, 0.25), tensor([0.9]))  # .9 and 1
-    labels = tensor([0, 0, 2])
-    logits = tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]]])
-    torch.testing.assert_close(
-        class_accuracies(logits, labels), tensor([[0.5, 1.0]]).double()
-    )  # class 1 does not occur
-
-
 def test_clients_that_show_nearly_the_same_are_all_trusted() -> None:
     """Means .9 and .5 are further apart than .15, means .9 and .8 are not."""
-    assert trusted_by_best(tensor([0.9, 0.5, 0.92, 0.48]), 0.15, seed=1)[0] == [0, 2]
-    assert trusted_by_best(tensor([0.9, 0.8, 0.92, 0.78]), 0.15, seed=1)[0] == [0, 1, 2, 3]
-    assert trusted_by_best(tensor([0.5]), 0.15, seed=1) == ([0], [0])
+    assert trusted_by_accuracy(tensor([0.9, 0.5, 0.92, 0.48]), 0.15, seed=1)[0] == [0, 2]
+    assert trusted_by_accuracy(tensor([0.9, 0.8, 0.92, 0.78]), 0.15, seed=1)[0] == [0, 1, 2, 3]
+    assert trusted_by_accuracy(tensor([0.5]), 0.15, seed=1) == ([0], [0])
 
 
 def test_a_client_s_class_frequencies_are_taken_out_before_it_is_judged() -> None:
@@ -320,25 +306,6 @@ def test_answers_that_hang_by_a_hair_do_not_outlive_the_constants() -> None:
     assert spoilt < 0.6
 
 
-def test_an_honest_client_that_knows_few_classes_is_no_liar(env: Any) -> None:
-    """Two clients know all ten classes, one only three (on the others it says class 0), one says the next class.
-
-    Judged by all classes the one-sided client falls with the liar; by what it knows best it stands, and the liar falls.
-    """
-    classes, labels = env.classes, env.public.y
-    honest = 5.0 * torch.eye(classes)[labels]
-    one_sided = 5.0 * torch.eye(classes)[torch.where(labels < 3, labels, 0)]
-    liar = 5.0 * torch.eye(classes)[(labels + 1) % classes]
-    said = spoken(env, honest, one_sided, liar, honest + 0.1)
-    usual, fair = Identify(server_epochs=20), Identify(server_epochs=20, known=0.3)
-    assert [r.client for r in usual.gather(env, usual.init(env, None), said)[1]] == [0, 9]
-    state, kept = fair.gather(env, fair.init(env, None), said)
-    assert [r.client for r in kept] == [0, 3, 9]
-    later, kept = fair.gather(env.at(1), loads(dumps(state)), said)
-    assert [r.client for r in kept] == [0, 3, 9]
-    assert len(later.evidence[0]) == 2 * classes + 1
-
-
 def test_a_client_that_favours_its_own_classes_is_trusted_and_a_liar_is_not(env: Any) -> None:
     """All see the right class at 3. One favours class 0 by 4, so it is right on that class alone; one lies on every
     other sample. Levelled, the one-sided client is as right as the others, and the liar half as often."""
@@ -357,6 +324,9 @@ def test_a_client_that_favours_its_own_classes_is_trusted_and_a_liar_is_not(env:
     assert [r.client for r in kept] == [r.client for r in everybody], "all alike: everybody is trusted"
 
 
-def test_the_two_rules_for_clients_that_differ_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match=r"known = 0.3 beside levelled = 0.05: choose one of the two rules"):
-        Identify(known=0.3, levelled=0.05)
+@pytest.mark.parametrize("unused", [{"epsilon": 0.2}, {"margin": 0.0}, {"centred": False}, {"memory": 0.0}])
+def test_settings_that_the_levelled_rule_does_without_are_refused_beside_it(unused: dict[str, Any]) -> None:
+    (name,) = unused
+    with pytest.raises(UsageError, match=rf"{name}: has no meaning beside levelled = 0.05, .*; set levelled=0"):
+        Identify(levelled=0.05, **unused)
+    assert Identify(levelled=0, **unused).levelled == 0

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import tomllib
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -15,12 +17,13 @@ from fedstill.core.errors import UsageError
 from fedstill.core.method import methods
 from fedstill.experiment.archive import Archive
 from fedstill.experiment.claims import Claim, claims
-from fedstill.experiment.judging import Judgement, compared
+from fedstill.experiment.judging import Judgement
 from fedstill.experiment.leaderboard import League, Score, Standing, leagues, ranks, tuned
 from fedstill.experiment.presets import read_preset
 from fedstill.experiment.records import record_of
 from fedstill.experiment.reproduce import RECORDED_SEEDS, plan
 from fedstill.experiment.run import start
+from fedstill.experiment.statement import compared
 from fedstill.report import leaderboard, result_pages
 from fedstill.report.claims import sentence
 from fedstill.report.ranks import cliques
@@ -193,6 +196,61 @@ def test_the_command_behind_a_row_runs_the_rows_tasks_with_their_seeds(board: tu
     )
 
 
+@pytest.fixture(scope="module")
+def own_board(board: tuple[str, Archive], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same board with labels of one's own: those of the rows are no methods' names."""
+    text = BOARD.replace('label = "fedavg"', 'label = "FedAvg [1]"').replace('"fedavg"\nright', '"FedAvg [1]"\nright')
+    text = text.replace('label = "α = 1"', 'label = "α [1]"')
+    file = tmp_path_factory.mktemp("own board") / "tiny.toml"
+    file.write_text(text + '[tuned]\n"FedAvg [1]" = 0.3\nfedprox = 1.0\n')
+    return file
+
+
+def test_a_board_with_labels_of_ones_own_is_compared_with_fedavg_too(
+    board: tuple[str, Archive], own_board: Path
+) -> None:
+    shared, personal = leagues(read_preset(str(own_board)), board[1])
+    standings = {s.method: s for s in shared.standings}
+    assert (standings["FedAvg [1]"].bytes, standings["FedAvg [1]"].time) == (1.0, 1.0)
+    assert standings["fedprox"].bytes == 1.0
+    assert personal.standings[0].same_split
+    assert leaderboard.tuning(read_preset(str(own_board))).endswith(
+        "1 of 2 tuned methods took the first or the last: one beyond may be better for them."
+    )
+
+
+def test_another_split_than_fedavgs_is_marked_on_a_board_with_labels_of_ones_own(
+    board: tuple[str, Archive], own_board: Path, tmp_path: Path
+) -> None:
+    other = Archive(tmp_path)
+    for record in board[1]:
+        prox = record.experiment["method"]["name"] == "fedprox"
+        other.add(replace(record, split="another") if prox else record)
+    shared = leagues(read_preset(str(own_board)), other)[0]
+    assert {s.method for s in shared.standings if not s.same_split} == {"fedprox"}
+
+
+def test_the_commands_of_a_board_of_ones_own_can_be_typed(
+    board: tuple[str, Archive], own_board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They name the file that was given, and a label with brackets as one that is meant as it stands."""
+    page = tmp_path / "board.html"
+    words = ["leaderboard", str(own_board), "--results", str(board[1].folder), "-o", str(page)]
+    assert _printed(words, capsys) == f"{page}\n"
+    made = set(re.findall(r"fedstill reproduce [^\n\"]*", unescape(page.read_text())))
+    assert made
+    for line in made:
+        found = shlex.split(line)
+        assert found[2] == str(own_board)
+        named = [
+            [found[place + 1] for place, word in enumerate(found) if word == option] for option in ("--row", "--column")
+        ]
+        entries = plan(read_preset(found[2]), tmp_path, rows=named[0], columns=named[1])
+        assert {entry.cell.row for entry in entries} <= {"FedAvg [1]", "fedprox", "local"}
+        assert len(entries) == len(named[0]) * len(named[1])
+    assert f"fedstill leaderboard '{own_board}'" in unescape(page.read_text())
+
+
 def test_the_page_is_offline_sortable_and_holds_the_command_behind_every_number(
     board: tuple[str, Archive], tmp_path: Path
 ) -> None:
@@ -259,6 +317,37 @@ def test_a_grid_has_rows_by_columns_of_one_metric(board: tuple[str, Archive]) ->
     assert result_pages.made(f"grid {file}", Archive(archive.folder / "none")) == "No record of tiny yet."
 
 
+def test_evidence_says_where_the_compared_have_other_samples(
+    board: tuple[str, Archive], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedProx has another split in one seed of α = 1: of that column it is said, of the other not."""
+    file, archive = board
+    other = Archive(tmp_path)
+    for record in archive:
+        odd = record.cell == "tiny · fedprox × α = 1" and record.experiment["seed"] == 2
+        other.add(replace(record, split="another") if odd else record)
+    for found, columns, said in ((archive, "*", False), (other, "α = 1", True), (other, "α = 0.1", False)):
+        line = result_pages.made(f"claims {file} columns='{columns}'", found).splitlines()[-1]
+        assert line.endswith(", 2 seeds; on other samples (†) |") == said
+        command = ["results", "table", file, "--results", str(found.folder), "--column", columns]
+        assert ("on other samples (†)" in _printed(command, capsys)) == said
+
+
+def test_a_bar_in_a_label_or_a_claim_begins_no_cell(board: tuple[str, Archive], tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    text = BOARD.replace('"fedavg"\nmethod', '"P(a|b)"\nmethod').replace('"α = 1"', '"α | 1"')
+    file.write_text(text.replace('left = "fedavg"', 'left = "P(a|b)"').replace("is better", "| FedProx is better"))
+    cells = {
+        line: len(re.split(r"(?<!\\)\|", line)) - 2
+        for kind in ("table", "grid", "claims")
+        for line in result_pages.made(f"{kind} {file}", board[1]).splitlines()
+        if line.startswith("|")
+    }
+    assert sorted(set(cells.values())) == [3, 6], "a claim's and the grid's; the metrics', with row and seeds"
+    for words in ("| P(a\\|b) | ", "| α \\| 1 |", "FedAvg \\| FedProx is better"):
+        assert any(words in line for line in cells)
+
+
 def test_rows_choose_the_claims_that_are_made_of_them(board: tuple[str, Archive]) -> None:
     file, archive = board
     assert "FedAvg is better than FedProx" in result_pages.made(f"claims {file} rows=fedavg", archive)
@@ -270,7 +359,7 @@ def test_columns_narrow_a_claim_which_then_says_so(board: tuple[str, Archive]) -
     """The claim is of two columns; of one it rests on one comparison, and with both named it is the whole claim."""
     file, archive = board
     narrowed = result_pages.made(f"claims {file} rows='fed*' columns='α = 0.1'", archive)
-    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 in every seed, " in narrowed
+    assert "| FedAvg is better than FedProx (α = 0.1) | difference 0 points in every seed, " in narrowed
     assert result_pages.made(f"claims {file} columns='α*'", archive) == result_pages.made(f"claims {file}", archive)
     with pytest.raises(UsageError, match="makes no claim of anything"):
         result_pages.made(f"claims {file} columns='β = 1'", archive)
@@ -323,6 +412,11 @@ def test_a_pages_first_line_says_whether_the_claim_is_reached() -> None:
         "- not decided: A over B",
         "- held: A over B",
     ]
+    shown = (
+        "**Shown to reach 1 of {} of its paper's claims here; the other{} not decided.**\n\n- not decided: A over B\n"
+    )
+    assert sentence([held, open_]).startswith(shown.format(2, " is")), "nothing is refuted"
+    assert sentence([held, open_, open_]).startswith(shown.format(3, "s are"))
     assert sentence([open_, failed]).startswith("**Does not reach its paper's claim here.**\n\n- not held: A over B\n")
 
 
@@ -352,12 +446,24 @@ def test_a_methods_page_opens_with_its_verdict_and_shows_an_image_task_and_anoth
     assert "Typed, not made from records" not in text
 
 
-def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive]) -> None:
+def test_a_misspelt_marker_is_an_error(board: tuple[str, Archive], tmp_path: Path) -> None:
     _, archive = board
+    page = tmp_path / "page.md"
+    page.write_text("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n")
+    with pytest.raises(UsageError, match=r"page\.md: unknown kind of results 'tabel'"):
+        result_pages.stale([page], archive)
     with pytest.raises(UsageError, match="unknown kind of results 'tabel'; did you mean table"):
         result_pages.remade("<!-- results tabel fedkf/table5 -->\n<!-- end of results -->\n", archive)
     with pytest.raises(UsageError, match="has no `<!-- end of results -->`"):
         result_pages.remade("<!-- results table fedkf/table5 -->\n", archive)
+    for words, why in (
+        ("table fedkf/table5 rounds=abc", "rounds = 'abc': must be a whole number ≥ 1"),
+        ("table fedkf/table5 rounds=0", "rounds = '0': must be a whole number ≥ 1"),
+        ("table fedkf/table5 rows='FedKF", "No closing quotation"),
+        ("", "names nothing"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            result_pages.remade(f"<!-- results {words} -->\n<!-- end of results -->\n", archive)
 
 
 def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tuple[str, Archive]) -> None:
@@ -366,6 +472,17 @@ def test_tuning_gives_every_method_as_many_trials_and_takes_the_best(board: tupl
     trials = dict(part.split(" → ") for part in told[0].removeprefix("fedavg: ").split(", "))
     assert sorted(map(float, trials)) == [0.01, 0.03, 0.1, 0.3, 1.0]
     assert rates == {"fedavg": float(max(trials, key=lambda rate: float(trials[rate])))}
+
+
+def test_rows_to_tune_are_chosen_as_elsewhere_and_their_rates_can_be_read_again(
+    own_board: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(
+        UsageError, match=r"row = nobody, fedavg: .* has no such row on α \[1\]; there are FedAvg \[1\], fed"
+    ):
+        tuned(read_preset(str(own_board)), ["nobody", "fedavg"])
+    rates = tomllib.loads(_printed(["leaderboard", str(own_board), "--tune", "--row", "FEDAVG*"], capsys))["tuned"]
+    assert list(rates) == ["FedAvg [1]"]
 
 
 def test_the_claims_are_judged_from_records_on_the_command_line(

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -29,6 +30,8 @@ from fedstill.experiment.run import resume, start
 from fedstill.experiment.stage import data_fingerprint
 from fedstill.experiment.watcher import Watcher
 from fedstill.transports.processes import end_with, forks
+
+LAST_ERROR = "last_error.txt"
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,12 @@ def run_all(
     at_once: int | None = None,
     tell: Callable[[News], None] = lambda news: None,
     until: float = math.inf,
+    wanted: Callable[[Job], bool] = lambda job: True,
 ) -> dict[Path, str]:
     """Run what is not finished, `at_once` at a time; returns why jobs failed, by folder. The others go on.
 
-    What still runs at `until` (by `time.monotonic`) is stopped; the next call takes it up where it was.
+    What still runs at `until` (by `time.monotonic`) is stopped; the next call takes it up where it was. A job that is
+    no longer `wanted` when its turn comes is not run.
     """
     unique = list({j.path: j for j in jobs}.values())
     missing = []
@@ -151,6 +156,8 @@ def run_all(
         while (missing or busy) and time.monotonic() < until:
             while missing and len(busy) < (at_once or cores()):
                 one = missing.pop(0)
+                if not wanted(one):
+                    continue
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(
                     target=_work, args=(one.plan.plain(), one.path, theirs, os.getpid()), daemon=True
@@ -159,6 +166,8 @@ def run_all(
                 theirs.close()
                 busy[ours] = (one, process)
                 tell(News(one, "started"))
+            if not busy:
+                break
             for pipe in wait(list(busy), None if until == math.inf else max(0.0, until - time.monotonic())):
                 assert isinstance(pipe, Connection)
                 one, process = busy[pipe]
@@ -215,10 +224,18 @@ def _work(settings: Mapping[str, Any], path: Path, pipe: Connection, parent: int
         else:
             start(experiment(settings), out=path.parent, name=path.name, watcher=_Messenger(pipe))
             row["cpu_seconds"] = time.process_time()  # of the whole run: nothing of it was done elsewhere
+        (path / LAST_ERROR).unlink(missing_ok=True)  # of an earlier attempt
         _send(pipe, {"what": "done", "row": row})
     except FedstillError as error:
+        _keep(path, f"{error}\n")
         _send(pipe, {"what": "failed", "reason": str(error)})
     except Exception as error:
+        _keep(path, traceback.format_exc())
+        _send(pipe, {"what": "failed", "reason": f"{type(error).__name__}: {error} (see {path / LAST_ERROR})"})
+
+
+def _keep(path: Path, why: str) -> None:
+    """Write why a run failed into its folder, where that can be written."""
+    with suppress(OSError):
         path.mkdir(parents=True, exist_ok=True)
-        (path / "last_error.txt").write_text(traceback.format_exc())
-        _send(pipe, {"what": "failed", "reason": f"{type(error).__name__}: {error} (see {path / 'last_error.txt'})"})
+        (path / LAST_ERROR).write_text(why, encoding="utf-8")

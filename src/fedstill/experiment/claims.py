@@ -43,7 +43,7 @@ class Claim:
     places: int
     value: float | None
     margin: float = 0.0
-    """How much worse `left` may be, in the metric's own unit."""
+    """How much worse `left` may be, in the metric's raw unit: 0.02 is two points where tables show %."""
     ours: bool = False
     """This project's own statement: the paper does not make it."""
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -105,21 +105,33 @@ def _claim(
         raise unknown(f"relation in a claim of {name}", relation, RELATIONS)
     if entry.get("hold", "every") not in ("every", "most"):
         raise UsageError(f"{name}: hold = {entry['hold']!r}: must be every or most")
-    left = _labels(name, entry.get("left", ()), rows)
-    right = _labels(name, entry.get("right", ()), rows)
+    left = _labels(name, _texts(name, entry, "left"), rows)
+    right = _labels(name, _texts(name, entry, "right"), rows)
     if relation != "better" or right != left or len(left) == 1:
         right = tuple(label for label in right if label not in left)
-    chosen = _labels(name, entry.get("columns", ("*",)), columns)
-    for metric in entry.get("metrics", metrics):
+    chosen = _labels(name, _texts(name, entry, "columns", ["*"]), columns)
+    asked = tuple(_texts(name, entry, "metrics", metrics))
+    for metric in asked:
         if metric not in known:
             raise unknown(f"metric in a claim of {name}", metric, known)
-    wrong = _misfit(relation, left, right, chosen, entry, entry.get("metrics", metrics))
+    wrong = _misfit(relation, left, right, chosen, entry, asked)
     if wrong:
         raise UsageError(f"{name}, claim {entry.get('text', '')!r}: {wrong}")
-    text, asked = " ".join(str(entry["text"]).split()), tuple(entry.get("metrics", metrics))
+    text = " ".join(str(entry["text"]).split())
     hold, places = entry.get("hold", "every"), int(entry.get("places", 1))
     value, margin = entry.get("value"), float(entry.get("margin", 0.0))
     return Claim(text, left, right, relation, asked, chosen, hold, places, value, margin, bool(entry.get("ours")))
+
+
+def _texts(name: str, entry: Mapping[str, Any], key: str, usual: Sequence[str] = ()) -> list[str]:
+    """What a claim says of a key, as a list: one text, or several; `usual` where it says nothing."""
+    said = entry.get(key, usual)
+    texts = [said] if isinstance(said, str) else said
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(
+            f"{name}, claim {entry.get('text', '')!r}: {key} = {said!r}: must be a text or a list of texts"
+        )
+    return list(texts)
 
 
 def _misfit(
@@ -144,11 +156,13 @@ def _misfit(
 
 
 def _misfit_number(relation: str, entry: Mapping[str, Any], metrics: Sequence[str]) -> str:
-    margin, places = entry.get("margin", 0.0), entry.get("places", 1)
+    margin, places, value = entry.get("margin", 0.0), entry.get("places", 1), entry.get("value", 0.0)
     if type(margin) not in (int, float) or not 0 <= margin < math.inf:
         return f"margin = {margin!r}: must be a number ≥ 0"
     if type(places) is not int or places < 1:
         return f"places = {places!r}: must be a whole number ≥ 1"
+    if type(value) not in (int, float) or not math.isfinite(value):
+        return f"value = {value!r}: must be a number"
     if "margin" not in entry:
         return ""
     if relation != "better":
@@ -157,9 +171,8 @@ def _misfit_number(relation: str, entry: Mapping[str, Any], metrics: Sequence[st
     return f"margin: has no meaning beside {targets[0]}, a target that may not be reached" if targets else ""
 
 
-def _labels(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def _labels(name: str, patterns: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """The labels that are wanted, in the table's order; * and ? are allowed."""
-    patterns = [wanted] if isinstance(wanted, str) else list(wanted)
     for pattern in patterns:
         if not any(fnmatchcase(label, pattern) for label in known):
             raise unknown(f"label in a claim of {name}", pattern, known)

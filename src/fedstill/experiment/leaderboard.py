@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedstill.core.errors import UsageError
 from fedstill.experiment.archive import Archive
 from fedstill.experiment.config import experiment
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.records import Record
-from fedstill.experiment.reproduce import RECORDED_SEEDS, Entry, plan
+from fedstill.experiment.reproduce import RECORDED_SEEDS, Entry, named, plan
 from fedstill.experiment.run import start
 from fedstill.experiment.search import TUNING_SEED
 from fedstill.experiment.table_metrics import described, which
@@ -129,7 +130,7 @@ def leagues(preset: Preset, archive: Archive, seeds: int = RECORDED_SEEDS) -> li
         if score is not None:
             scores[entry.cell.row][entry.cell.column] = score
             kinds[entry.cell.row] = kind
-    usual = scores.get("fedavg", {})
+    usual = scores.get(fedavg_row(preset), {})
     tasks = [column["label"] for column in preset.content["columns"]]
     leagues = []
     for name in LEAGUES:
@@ -137,6 +138,16 @@ def leagues(preset: Preset, archive: Archive, seeds: int = RECORDED_SEEDS) -> li
         if inside:
             leagues.append(_league(name, inside, tasks, usual))
     return leagues
+
+
+def fedavg_row(preset: Preset) -> str:
+    """The label of FedAvg's row, the first where there are several: bytes, time and split are compared with it."""
+    return next((label for label, method in _methods(preset).items() if method == "fedavg"), "")
+
+
+def _methods(preset: Preset) -> dict[str, str]:
+    """The rows' methods, by the rows' labels."""
+    return {cell.row: str(cell.settings["method"]["name"]) for cell in preset.cells()}
 
 
 def _score(entry: Entry, archive: Archive) -> tuple[Score | None, str]:
@@ -246,9 +257,9 @@ def _relative(
 def at_the_edge(preset: Preset) -> tuple[int, int]:
     """How many tuned rates of the preset are the smallest or the largest that was tried, and how many there are."""
     chosen = preset.content.get("tuned", {})
-    edges = 0
-    for name, rate in chosen.items():
-        documented: Any = experiment({"method": {"name": name}}).method
+    edges, names = 0, _methods(preset)
+    for label, rate in chosen.items():
+        documented: Any = experiment({"method": {"name": names.get(label, label)}}).method
         edges += any(math.isclose(rate, documented.lr * times) for times in (min(TIMES), max(TIMES)))
     return edges, len(chosen)
 
@@ -258,13 +269,19 @@ def tuned(
 ) -> dict[str, float]:
     """The rate of every method that has the best AMP on the first task after `TUNING_ROUNDS`, seed `TUNING_SEED`.
 
-    Each method has as many trials: `TIMES` its documented rate. `rows` chooses methods; `tell` gets a line for each.
+    Each method has as many trials: `TIMES` its documented rate. `rows` chooses by label (with * and ?); `tell` gets a
+    line for each.
     """
     first = preset.content["columns"][0]["label"]
+    inside = [cell for cell in preset.cells() if cell.column == first]
+    chosen = [cell for cell in inside if named(cell.row, rows)]
+    if not chosen:
+        raise UsageError(
+            f"row = {', '.join(rows)}: {preset.name} has no such row on {first}; "
+            f"there are {', '.join(cell.row for cell in inside)}"
+        )
     rates = {}
-    for cell in preset.cells():
-        if cell.column != first or (rows and cell.row not in rows):
-            continue
+    for cell in chosen:
         documented: Any = experiment({"method": {"name": cell.settings["method"]["name"]}}).method
         trials: dict[float, float] = {}
         for times in TIMES:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedstill.core.errors import UsageError
+from fedstill.core.errors import RunError, UsageError
 
 try:
     import fcntl
@@ -61,9 +61,7 @@ def writing(folder: Path, wait: float = 1.0) -> Iterator[None]:
             if time.monotonic() > until:
                 raise UsageError(f"{folder}: {writer(folder) or 'another process'} is writing there; wait, or stop it")
             time.sleep(0.1)
-        me = Writer(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
-        os.truncate(handle, 0)
-        os.pwrite(handle, json.dumps(asdict(me)).encode(), 0)
+        _sign(handle, folder)
         _held.add(handle)
         yield
     finally:
@@ -71,6 +69,16 @@ def writing(folder: Path, wait: float = 1.0) -> Iterator[None]:
             os.truncate(handle, 0)
             _held.discard(handle)
         os.close(handle)
+
+
+def _sign(handle: int, folder: Path) -> None:
+    """Write into the lock who has it; where the disk is full, this is the first that finds out."""
+    me = Writer(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+    try:
+        os.truncate(handle, 0)
+        os.pwrite(handle, json.dumps(asdict(me)).encode(), 0)
+    except OSError as error:
+        raise RunError(f"{folder / NAME}: cannot write ({error.strerror or error})") from error
 
 
 def writer(folder: Path) -> Writer | None:

@@ -120,6 +120,11 @@ def carry_on(
 
     unread: dict[Path, str] = {}
 
+    def unanswered(job: Job) -> bool:
+        """Another queue may have added a record meanwhile."""
+        archive.again()
+        return any(archive.find(one.student or one.job.plan) is None for one in asked[job.path])
+
     def recorded(news: News) -> None:
         if news.what in ("kept", "done"):
             try:
@@ -131,13 +136,13 @@ def carry_on(
 
     out.mkdir(parents=True, exist_ok=True)
     with writing(out, wait=5):
-        failed = batch.run_all([ones[0].job for ones in asked.values()], at_once, recorded, until)
+        failed = batch.run_all([ones[0].job for ones in asked.values()], at_once, recorded, until, unanswered)
     return {**failed, **unread}
 
 
 def _record(one: Asked, archive: Archive, spent: float | None) -> None:
     """Add the records of a finished run, and of the student that it teaches."""
-    if archive.find(one.job.plan) is None:
+    if archive.again().find(one.job.plan) is None:
         archive.add(record_of(one.job.path, one.cell, spent))
     if one.student is not None:
         archive.add(student_record(one.student, one.job.path, one.cell))

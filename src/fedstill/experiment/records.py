@@ -17,7 +17,8 @@ from typing import Any
 
 from fedstill.core.errors import FedstillError, RunError
 from fedstill.core.record import leaves
-from fedstill.experiment.config import Experiment, experiment, identity
+from fedstill.experiment.config import Experiment, experiment, given_as_objects, identity
+from fedstill.experiment.drive import direction, exhausted
 from fedstill.experiment.result import Result
 from fedstill.experiment.rundir import RunDir, commit
 from fedstill.experiment.stage import data_fingerprint
@@ -88,6 +89,18 @@ class Record:
         """What the record answers: its settings without those that never change the bits; None: unreadable today."""
         return None if self.plan is None else question(self.plan)
 
+    @cached_property
+    def data_named(self) -> str:
+        """What says which data these are: settings, or where they name none (arrays of Python's) the record's id.
+
+        A public set that is a share of the data is none of its own.
+        """
+        if "data" in given_as_objects(self.experiment):
+            return self.id
+        public = self.experiment.get("public")
+        apart = public if isinstance(public, str) and public != "train" else None
+        return json.dumps([self.experiment["data"], apart, self.experiment.get("reading")], sort_keys=True)
+
     def result(self, rounds: int | None = None) -> Result:
         """The record as a run's result, up to a round: everything that tables and claims read."""
         last = rounds or int(self.experiment["rounds"])
@@ -96,7 +109,9 @@ class Record:
         for t in range(1, last + 1):
             row: dict[str, Any] = {"round": t, "models": {}, "facts": {}}
             row["seconds"] = {phase: spent / whole for phase, spent in self.seconds.items()}
-            row["bytes"] = {way: {f: n // whole for f, n in by_name.items()} for way, by_name in self.bytes.items()}
+            row["bytes"] = {
+                way: {field: _share(n, t, whole) for field, n in sent.items()} for way, sent in self.bytes.items()
+            }
             row["facts"] = {name: curve[t - 1] for name, curve in self.facts.items() if curve[t - 1] is not None}
             rows.append(row)
         for place, t in enumerate(self.rounds):
@@ -137,8 +152,7 @@ def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> R
     folder = RunDir.open(path)
     plan = experiment(folder.read("experiment.json"))
     rows = folder.rows()
-    if len(rows) < plan.rounds:
-        raise RunError(f"{path}: {len(rows)} of {plan.rounds} rounds so far; only a finished run becomes a record")
+    _refuse_unfinished(path, plan, rows)
     seen = [row for row in rows if row["models"]]
     dealt = folder.read("partition.json") or {}
     versions = dict(folder.read("versions.json") or {})
@@ -170,6 +184,19 @@ def record_of(path: Path, cell: str = "", cpu_seconds: float | None = None) -> R
     )
 
 
+def _refuse_unfinished(path: Path, plan: Experiment, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A record is of a whole run: it is found by whoever asks for all of its rounds."""
+    if len(rows) >= plan.rounds:
+        return
+    why = Result.read(path).stopped
+    if not why:
+        raise RunError(f"{path}: {len(rows)} of {plan.rounds} rounds so far; only a finished run becomes a record")
+    by = " by patience" if why == exhausted(rows, plan.patience, direction(plan), plan.method.judged_by) else ""
+    raise RunError(
+        f"{path}: stopped{by} after {len(rows)} of {plan.rounds} rounds ({why}); only a whole run becomes a record"
+    )
+
+
 def scores_digest(rows: Sequence[Mapping[str, Any]]) -> str:
     """Digest of who was active and of every score, in every round."""
     scores = [[row["round"], row["active"], row["models"]] for row in rows]
@@ -177,9 +204,14 @@ def scores_digest(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def weights_digest(folder: RunDir) -> str:
-    """Digest of all tensors of the server's state in the last checkpoint."""
-    state, _ = folder.latest()
-    return "" if state is None else tensors_digest(state.server)
+    """Digest of all tensors of the server's state after the last round; an error without a whole checkpoint of it."""
+    state, notes = folder.latest()
+    last = len(folder.rows())
+    if state is None or state.round != last:
+        why = f" ({notes[0]})" if notes else ""
+        mend = f"`fedstill resume {folder.path}` makes one"
+        raise RunError(f"{folder.path}: no whole checkpoint of its last round, {last}{why}; {mend}")
+    return tensors_digest(state.server)
 
 
 def tensors_digest(record: Any) -> str:
@@ -189,6 +221,15 @@ def tensors_digest(record: Any) -> str:
         mark.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
         mark.update(tensor.contiguous().cpu().numpy().tobytes())
     return mark.hexdigest()[:16]
+
+
+def _share(total: int, t: int, whole: int) -> int:
+    """Round t's part of bytes that were counted over all rounds: the parts of all rounds add up to the total.
+
+    >>> [_share(11, t, 3) for t in (1, 2, 3)]
+    [3, 4, 4]
+    """
+    return total * t // whole - total * (t - 1) // whole
 
 
 def made_by(record: Record) -> str:

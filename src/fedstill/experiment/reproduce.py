@@ -1,7 +1,7 @@
 """A paper's table with one command: its cells as runs, their numbers beside the paper's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean, stdev
@@ -42,6 +42,8 @@ class Entry:
     plans: tuple[Experiment, ...] = ()
     jobs: tuple[Job, ...] = ()
     why_not: str = ""
+    splits: Mapping[int, str] = field(default_factory=dict)
+    """Seed → the fingerprint of who trains, and is tested, on which samples, of recorded runs."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Number:
     state: str = ""
     seeds: Sequence[int] = ()
     """The seeds of `ours`, in the same order."""
+    splits: Mapping[int, str] = field(default_factory=dict)
+    """As its entry's."""
 
     @property
     def known(self) -> list[float]:
@@ -124,6 +128,8 @@ def plan(
 
     `seeds`: how many, or which, counted from the preset's first.
     """
+    if "seed" in (override or {}):
+        raise UsageError(f"--set seed: runs have seeds from {preset.first_seed} on; say how many with --seeds")
     cells = [c for c in preset.cells(full) if named(c.row, rows) and named(c.column, columns)]
     if not cells:
         labels = [f"{c.row!r} × {c.column!r}" for c in preset.cells(full)]
@@ -178,16 +184,17 @@ def recorded(entries: Sequence[Entry], archive: Archive) -> tuple[list[Entry], d
     """The cells with those of their seeds that a record answers, and what the records say, by the runs' folders."""
     kept, done = [], {}
     for entry in entries:
-        there = []
+        there, splits = [], {}
         for asked, job in zip(entry.plans, entry.jobs, strict=False):
             student = entry.cell.model == "student"
             record = archive.find(asked if student else job.plan)
             if record is not None:
                 there.append((asked, job))
+                splits[asked.seed] = record.split
                 done[_student(job.path, asked) if student else job.path] = record.result(asked.rounds)
         why_not = entry.why_not or ("" if there or not entry.jobs else "not run yet")
         plans, jobs = tuple(asked for asked, _ in there), tuple(job for _, job in there)
-        kept.append(replace(entry, plans=plans, jobs=jobs, why_not=why_not) if entry.jobs else entry)
+        kept.append(replace(entry, plans=plans, jobs=jobs, why_not=why_not, splits=splits) if entry.jobs else entry)
     return kept, done
 
 
@@ -216,7 +223,8 @@ def numbers(entries: Sequence[Entry], done: Mapping[Path, Result], failed: Mappi
             untimed = [seed for seed, value in read if isinstance(value, Untimed)]
             seeds, values = [seed for seed, _ in timed], [value for _, value in timed]
             state, paper = reason or _without_time(untimed, every=not timed), entry.cell.paper.get(metric)
-            numbers.append(Number(entry.cell.row, entry.cell.column, metric, values, paper, state, seeds))
+            where = (entry.cell.row, entry.cell.column)
+            numbers.append(Number(*where, metric, values, paper, state, seeds, entry.splits))
     return numbers
 
 
@@ -240,13 +248,7 @@ def _readings(entry: Entry, place: int, entries: Sequence[Entry], done: Mapping[
             return {metric: recorded_student.last("student")["accuracy"] for metric in cell.metrics}
         return {metric: taught(plan, path).accuracies[-1] for metric in cell.metrics}
     model = "active" if cell.model == "teacher" else cell.model
-    fedavg = _yardstick(entry, entries)
+    fedavg = next((e for e in entries if e.cell.column == cell.column and e.cell.yardstick), None)
     same = [job.path for job in fedavg.jobs if job.plan.seed == plan.seed and job.path in done] if fedavg else []
     base = (done[same[0]], fedavg.cell.model) if fedavg and same else None
     return {metric: reading(metric, done[path], model, base) for metric in cell.metrics}
-
-
-def _yardstick(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
-    """FedAvg's cell in the same column: targets and ratios are taken from it."""
-    same = [e for e in entries if e.cell.column == entry.cell.column and e.jobs]
-    return next((e for e in same if e.plans[0].title == "fedavg"), None)

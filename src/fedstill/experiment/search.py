@@ -4,6 +4,7 @@ Nothing is kept but the runs. The sampler is seeded and hears of the trials in t
 stopped proposes the same again, finds these runs finished, and goes on from there.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ def _range(name: str, text: str) -> Range | list[str]:
         low, high = float(ends[1]), float(ends[2])
     except ValueError:
         raise UsageError(f"--grid {name}={text}: a range must be low..high, two numbers") from None
+    if not math.isfinite(high - low):
+        raise UsageError(f"--grid {name}={text}: a range must end; low and high must be finite")
     if not low < high:
         raise UsageError(f"--grid {name}={text}: the lower end must come first")
     log = ends[3] == ":log" or (ends[3] is None and low > 0 and high >= WIDE * low)

@@ -37,6 +37,8 @@ def axes(grids: Sequence[str]) -> dict[str, list[str]]:
         listed = _parted(values)
         if not equals or not name or not all(listed):
             raise UsageError(f"--grid {grid!r}: must be name=value,value,…")
+        if name == "seed":
+            raise UsageError(f"--grid {grid!r}: every point has the same seeds; say how many with --seeds")
         if name in axes:
             raise UsageError(f"--grid {name}: given twice")
         if len(set(listed)) < len(listed):

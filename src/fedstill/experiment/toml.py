@@ -1,6 +1,7 @@
 """Settings as the text of a TOML file, which the standard library reads but does not write."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,15 @@ def toml(settings: Mapping[str, Any], docs: Mapping[str, str] | None = None) -> 
             note = f"  # {docs[name]}" if docs and docs.get(name) else ""
             lines.append(f"{name} = {literal(value)}{note}\n")
     return "".join(lines + tables)
+
+
+def key(name: str) -> str:
+    """A key as TOML writes it: in quotes where it has more than letters, digits, - and _.
+
+    >>> key("lg-fedavg"), key("FedAvg (OCA)")
+    ('lg-fedavg', '"FedAvg (OCA)"')
+    """
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)
 
 
 def literal(value: Any) -> str:

@@ -18,7 +18,7 @@ import fedstill.parts.identification  # noqa: F401 (says what follows from `trus
 from fedstill.core.errors import UsageError
 from fedstill.core.method import Env, Reply
 from fedstill.core.record import Carries, State, carried, record
-from fedstill.core.value import setting
+from fedstill.core.value import changes, setting
 from fedstill.parts.adam import Adam
 from fedstill.parts.gather import Gather, gathers
 from fedstill.parts.learner import Learner, Memory, minibatches, predict, refuses_one
@@ -69,27 +69,6 @@ def trusted_clients(
     return [row for row in best if float(below[row]) <= epsilon + 1e-9], [int(c) for c in clusters]
 
 
-def class_accuracies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Per client and class, the share of that class's samples that it gets right: clients × (classes that occur)."""
-    member = one_hot(labels).double()
-    member = member[:, member.any(0)]
-    return (logits.argmax(-1) == labels).double() @ member / member.sum(0)
-
-
-def known_best(features: Tensor, accuracies: Tensor, share: float) -> Tensor:
-    """What a client shows on the classes it knows best (ours): the lesser of its mean cosine and mean accuracy there.
-
-    Both are taken over the client's own best `share` of the classes, so that a client that has never seen the others
-    is not blamed for them; a liar is found out on every class, in its cosines or in its answers.
-
-        >>> known_best(torch.tensor([[0.9, 0.1]]), torch.tensor([[1.0, 0.0]]), 0.5).tolist()
-        [0.8999999761581421]
-    """
-    count = max(1, round(share * features.shape[1]))
-    best = [values.topk(count, dim=1).values.mean(1) for values in (features, accuracies)]
-    return torch.minimum(*best)
-
-
 def levelled_accuracy(logits: Tensor, labels: Tensor, turns: int = 10) -> Tensor:
     """Each client's accuracy once its own class frequencies are taken out (ours): clients.
 
@@ -113,8 +92,8 @@ def levelled_accuracy(logits: Tensor, labels: Tensor, turns: int = 10) -> Tensor
     return right.mean(1)
 
 
-def trusted_by_best(evidence: Tensor, apart: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split clients in two by what they show at their best; the upper part is trusted, everybody where both are near.
+def trusted_by_accuracy(evidence: Tensor, apart: float, seed: int) -> tuple[list[int], list[int]]:
+    """Split clients in two by a single number; the upper part is trusted, everybody where both parts are near.
 
     Returns the trusted rows and each row's cluster. Means that differ by no more than `apart` tell nobody apart.
     """
@@ -196,10 +175,17 @@ class Trust:
     seconds: Mapping[str, float]
 
 
+UNUSED_LEVELLED = ("epsilon", "margin", "centred", "memory")
+"""Settings of (7) and (8), which the levelled rule does without."""
+
+
 @gathers.register("identify")
 @dataclass(frozen=True)
 class Identify(Gather):
-    """FedTKD's client identification (algorithm 1): only replies of trusted clients pass. For any logit method."""
+    """FedTKD's client identification (algorithm 1): only replies of trusted clients pass. For any logit method.
+
+    FedTKD's own default is `Identify(levelled=0.05)`.
+    """
 
     reads = (Carries.LOGITS,)
     epsilon: float = setting(0.1, ge=0, doc="how far below the trusted mean accuracy a trusted client may be (ε)")
@@ -210,16 +196,12 @@ class Identify(Gather):
         True, doc="logits are compared less their mean over classes, which a softmax cannot see (false: as they are)"
     )
     memory: float = setting(0.8, ge=0, lt=1, doc="share of what earlier rounds have shown (0: every round anew)")
-    known: float = setting(
-        0.0, ge=0, le=1, doc="judge a client by the share of classes it knows best, for clients that differ (0: by all)"
-    )
-    apart: float = setting(0.15, ge=0, doc="with known: parts no further apart than this are both trusted")
     levelled: float = setting(
         0.0,
         ge=0,
         le=1,
-        doc="judge a client by its accuracy without its own class frequencies, for clients that differ: "
-        "parts no further apart than this are both trusted (0: not so)",
+        doc="judge a client by its accuracy without its own class frequencies, instead of (7) and (8): "
+        "parts no further apart than this are both trusted (0: by (7) and (8))",
     )
     server_epochs: int = setting(2, ge=1, doc="epochs of the server's model on the public set, each round")
     server_lr: float = setting(1e-3, gt=0, doc="Adam's rate for the server's model")
@@ -227,8 +209,12 @@ class Identify(Gather):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.known and self.levelled:
-            raise UsageError(f"known = {self.known:g} beside levelled = {self.levelled:g}: choose one of the two rules")
+        for name in UNUSED_LEVELLED:
+            if self.levelled and name in changes(self):
+                raise UsageError(
+                    f"{name}: has no meaning beside levelled = {self.levelled:g}, which judges without it; "
+                    "set levelled=0"
+                )
 
     def init(self, env: Env, weights: State | None) -> Trust:
         """A server model that has seen nothing."""
@@ -258,10 +244,7 @@ class Identify(Gather):
         places = sound.nonzero()[:, 0].tolist()
         seed = env.key(f"k-means {env.round}")
         if self.levelled:  # every round anew: a client's class frequencies are taken out of this round's logits
-            rows, sides = trusted_by_best(levelled_accuracy(uploads[sound], labels), self.levelled, seed)
-        elif self.known:
-            shown = known_best(features, known[:, env.classes + classes], self.known)
-            rows, sides = trusted_by_best(shown[sound], self.apart, seed)
+            rows, sides = trusted_by_accuracy(levelled_accuracy(uploads[sound], labels), self.levelled, seed)
         else:
             rows, sides = trusted_clients(features[sound], accuracy[sound], self.epsilon, seed, self.margin)
         clusters = dict(zip(places, sides, strict=True))
@@ -282,18 +265,13 @@ class Identify(Gather):
         return trust, trusted
 
     def _seen(self, uploads: Tensor, server: Tensor, labels: Tensor) -> Tensor:
-        """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy.
-
-        Where clients are judged by what they know, the accuracies on every class stand between.
-        """
-        accuracy, answers = (uploads.argmax(-1) == labels).double().mean(-1), uploads
+        """Of each client in this round: its feature for every class (NaN for an absent one), and its accuracy."""
+        accuracy = (uploads.argmax(-1) == labels).double().mean(-1)
         if self.centred:
             uploads, server = centred(uploads), centred(server)
         there, width = torch.unique(labels), server.shape[-1]
-        seen = torch.full((len(uploads), width * (2 if self.known else 1) + 1), torch.nan, dtype=torch.double)
+        seen = torch.full((len(uploads), width + 1), torch.nan, dtype=torch.double)
         seen[:, there] = client_features(uploads, server, labels).double()
-        if self.known:
-            seen[:, width + there] = class_accuracies(answers, labels)
         seen[:, -1] = accuracy
         return seen
 

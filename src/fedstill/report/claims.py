@@ -5,6 +5,7 @@ from html import escape
 
 from fedstill.experiment.claims import WITH_VALUE
 from fedstill.experiment.judging import Judgement
+from fedstill.experiment.statement import Verdict
 from fedstill.report import sections
 
 MARKS = {"held": "✓", "not held": "✗", "not decided": "?"}
@@ -42,8 +43,17 @@ def section(judgements: Sequence[Judgement]) -> str:
 
 def markdown(judgements: Sequence[Judgement]) -> str:
     """A Markdown table of claims."""
-    rows = [f"| {MARKS[j.verdict]} {j.verdict} | {j.claim.text} | {j.evidence} |" for j in judgements]
+    rows = [markdown_line([f"{MARKS[j.verdict]} {j.verdict}", j.claim.text, j.evidence]) for j in judgements]
     return "\n".join(["| verdict | claim | evidence |", "|---|---|---|", *rows])
+
+
+def markdown_line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table.
+
+    >>> print(markdown_line(["FedKF", "P(a|b)"]))
+    | FedKF | P(a\\|b) |
+    """
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def sentence(judgements: Sequence[Judgement]) -> str:
@@ -56,13 +66,7 @@ def sentence(judgements: Sequence[Judgement]) -> str:
     measured = [j for j in papers if any(len(s.differences) > 1 for s in j.statements)]
     if not measured:
         return "Its paper's claim has not been measured here yet."
-    verdicts = [judgement.verdict for judgement in measured]
-    if set(verdicts) == {"held"}:
-        opening = "Reaches its paper's claim here."
-    elif "held" in verdicts:
-        opening = f"Reaches only a part of what its paper claims here: {verdicts.count('held')} of {len(verdicts)}."
-    else:
-        opening = f"{'Does not reach' if 'not held' in verdicts else 'Not shown to reach'} its paper's claim here."
+    opening = _opening([judgement.verdict for judgement in measured])
     rest = "" if len(measured) == len(papers) else " Not all of it has been measured yet."
     if len(measured) == 1:
         (only,) = measured
@@ -70,3 +74,20 @@ def sentence(judgements: Sequence[Judgement]) -> str:
     order = ("not held", "not decided", "held")
     listed = [f"- {j.verdict}: {j.claim.text}" for j in sorted(measured, key=lambda j: order.index(j.verdict))]
     return "\n".join([f"**{opening}**{rest}", "", *listed])
+
+
+def _opening(verdicts: Sequence[Verdict]) -> str:
+    """What verdicts together say of a paper: a part of it is called unreached only where something is refuted.
+
+    >>> _opening(["held", "not decided", "not decided"])
+    "Shown to reach 1 of 3 of its paper's claims here; the others are not decided."
+    """
+    held, whole = verdicts.count("held"), len(verdicts)
+    if held == whole:
+        return "Reaches its paper's claim here."
+    if held and "not held" in verdicts:
+        return f"Reaches only a part of what its paper claims here: {held} of {whole}."
+    if held:
+        others = "the other is" if whole - held == 1 else "the others are"
+        return f"Shown to reach {held} of {whole} of its paper's claims here; {others} not decided."
+    return f"{'Does not reach' if 'not held' in verdicts else 'Not shown to reach'} its paper's claim here."

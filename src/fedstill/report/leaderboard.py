@@ -1,5 +1,6 @@
 """The leaderboard's page: one file, offline, sortable, with the command behind every number."""
 
+import glob
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedstill.experiment.leaderboard import RANKED, TIMES, YARDSTICK, League, Score, Standing, at_the_edge
+from fedstill.experiment.leaderboard import RANKED, TIMES, YARDSTICK, League, Score, Standing, at_the_edge, fedavg_row
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.presets import Preset
 from fedstill.experiment.table_metrics import described
@@ -123,9 +124,9 @@ def again(preset: Preset, methods: Sequence[str], scores: Mapping[str, Score]) -
     for seeds, tasks in tasks_by_seeds.items():
         words = ["fedstill", "reproduce", preset.name]
         for method in methods:
-            words += ["--row", method]
+            words += ["--row", glob.escape(method)]
         for task in tasks:
-            words += ["--column", task]
+            words += ["--column", glob.escape(task)]
         lines.append(shlex.join([*words, "--seeds", str(seeds)]))
     return "\n".join(lines)
 
@@ -134,8 +135,8 @@ def _row(preset: Preset, standing: Standing, tasks: Sequence[str]) -> str:
     ranked = {task: score for task, score in standing.scores.items() if task in standing.ranks}
     rank = f"{again(preset, [standing.method], ranked)}\nfedstill leaderboard {shlex.quote(preset.name)}"
     rank += "  # ranks it among the others, from the records"
-    usual = dict.fromkeys(["fedavg", standing.method])
-    price = again(preset, list(usual), standing.scores)
+    both = dict.fromkeys(filter(None, [fedavg_row(preset), standing.method]))
+    price = again(preset, list(both), standing.scores)
     cells = [sections.cell(escape(_name(standing)), "name"), sections.cell(escape(standing.model), "left")]
     others = [(standing.mean_ranks.get(metric), ".2f", rank) for metric in RANKED[1:]]
     for value, form, command_ in (

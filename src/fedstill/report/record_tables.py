@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from fedstill.core.errors import UsageError
-from fedstill.experiment.archive import Archive, matching
+from fedstill.experiment.archive import Archive, fitting
 from fedstill.experiment.metrics import ALWAYS
 from fedstill.experiment.records import Record, made_by
 from fedstill.experiment.rundir import commit
@@ -18,11 +19,13 @@ from fedstill.report.terminal import stdout
 
 def chosen(folder: Path, where: Sequence[str]) -> list[Record]:
     """The records of a folder that fit; an error where none does."""
-    fits = matching(where)
-    fitting = [record for record in Archive(folder) if fits(record)]
-    if not fitting:
-        raise UsageError(f"{folder}: no record{' fits ' + ', '.join(where) if where else ' there'}")
-    return fitting
+    records = Archive(folder).records
+    if not records:
+        raise UsageError(f"{folder}: no record there")
+    found = fitting(records, where)
+    if not found:
+        raise UsageError(f"{folder}: no record fits {', '.join(where)}")
+    return found
 
 
 def brief(record: Record) -> dict[str, Any]:
@@ -54,16 +57,20 @@ def show_list(records: Sequence[Record]) -> None:
             tags = "".join(f" #{tag}" for tag in record.experiment.get("tag", []))
             about = f"{record.label}, {record.rounds[-1]} rounds{tags}"
             head = ("", "", "") if place else (record.id, record.cell, about)
-            table.add_row(*head, model, *values)
+            table.add_row(*map(escape, (*head, model)), *values)
     stdout(highlight=False).print(table)
 
 
 def show_one(record: Record) -> None:
     """All of one record."""
     console = stdout(highlight=False)
-    console.print(f"[bold]{record.id}[/bold] {record.label}", f"for {record.cell}" if record.cell else "")
-    console.print(f"commit {record.commit or 'unknown'}, {record.date} UTC, data {record.data}, split {record.split}")
-    console.print(", ".join(f"{name} {value}" for name, value in record.versions.items()))
+    cell = f"for {record.cell}" if record.cell else ""
+    console.print(f"[bold]{escape(record.id)}[/bold] {escape(record.label)}", escape(cell))
+    console.print(
+        f"commit {record.commit or 'unknown'}, {record.date} UTC, data {record.data}, split {record.split}",
+        markup=False,
+    )
+    console.print(", ".join(f"{name} {value}" for name, value in record.versions.items()), markup=False)
     console.print(json.dumps(record.experiment, ensure_ascii=False, indent=1), markup=False)
     for model, known in record.curves.items():
         for metric, curve in known.items():
@@ -78,15 +85,15 @@ OLDER_KERNELS = "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INS
 def show_check(check: Check) -> None:
     """What was the same and what was not."""
     console = stdout(highlight=False)
-    console.print(f"[bold]{check.record.id}[/bold] {check.record.label}: {check.outcome}")
+    console.print(f"[bold]{escape(check.record.id)}[/bold] {escape(check.record.label)}: {check.outcome}")
     for part, same in check.parts.items():
         console.print(f"  {part}: {'the same' if same else 'different'}")
     if check.same:
         return
     code = f"commit {commit()}" if commit() else "the code at hand"
-    console.print(f"  {made_by(check.record)}; run again by {code}", soft_wrap=True)
+    console.print(f"  {made_by(check.record)}; run again by {code}", soft_wrap=True, markup=False)
     for name, (then, now) in check.elsewhere.items():
         before = "was not recorded" if then is None else f"was {then}"
-        console.print(f"  {name} {before}, is {now} here: another may round differently", soft_wrap=True)
+        console.print(f"  {name} {before}, is {now} here: another may round differently", soft_wrap=True, markup=False)
     if check.elsewhere.get("cpu") == ("AVX2", "AVX512"):
         console.print(f"  {OLDER_KERNELS} before the command takes the kernels of then", soft_wrap=True)

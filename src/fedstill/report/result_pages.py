@@ -47,7 +47,10 @@ def remade(text: str, archive: Archive) -> str:
 
 def made(words: str, archive: Archive) -> str:
     """What a marker asks for, as Markdown."""
-    kind, *rest = shlex.split(words)
+    try:
+        kind, *rest = shlex.split(words)
+    except ValueError as error:  # an open quote, or no word at all
+        raise UsageError(f"results marker {words!r}: {error if words.strip() else 'names nothing'}") from None
     makers: dict[str, Callable[[Preset, Mapping[str, str], Archive], str]] = {
         "table": _table,
         "grid": _grid,
@@ -80,8 +83,8 @@ def table_numbers(preset: Preset, archive: Archive, choice: Choice) -> list[Numb
     """The numbers of the rows and columns that are chosen, from the records alone."""
     planned = partial(plan, preset, Path("."), rounds=choice.rounds, full=choice.full, columns=choice.columns)
     shown = {entry.cell.row for entry in planned(rows=choice.rows)}
-    fedavg = {cell.row for cell in preset.cells(choice.full) if cell.settings["method"]["name"] == "fedavg"}
-    wanted = [glob.escape(row) for row in sorted(shown | fedavg)]  # a row that is not shown may be the yardstick
+    yardsticks = {cell.row for cell in preset.cells(choice.full) if cell.yardstick}  # they may not be shown
+    wanted = [glob.escape(row) for row in sorted(shown | yardsticks)]
     entries = planned(seeds=choice.seeds, rows=wanted)
     return [number for number in numbers(*recorded(entries, archive), {}) if number.row in shown]
 
@@ -98,7 +101,10 @@ def judgements(preset: Preset, archive: Archive, choice: Choice) -> list[Judgeme
 
 def _chosen(options: Mapping[str, str]) -> Choice:
     rows, columns = ([name for name in options.get(key, "").split("|") if name] for key in ("rows", "columns"))
-    return Choice(rows, columns, int(options["rounds"]) if "rounds" in options else None)
+    rounds = options.get("rounds")
+    if rounds is not None and not (rounds.isdecimal() and int(rounds)):
+        raise UsageError(f"results marker: rounds = {rounds!r}: must be a whole number ≥ 1")
+    return Choice(rows, columns, None if rounds is None else int(rounds))
 
 
 def _table(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
@@ -120,7 +126,7 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapp
     for metric in metrics:
         head += [described(metric).heading, *(["paper"] if metric in compared else [])]
     head.append("seeds")
-    lines = [f"{preset.title}; {column}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = [f"{preset.title}; {column}", "", claim_tables.markdown_line(head), "|" + "---|" * len(head)]
     for row in dict.fromkeys(n.row for n in inside):
         cells = {n.metric: n for n in inside if n.row == row}
         values = []
@@ -129,7 +135,7 @@ def _column(preset: Preset, column: str, inside: Sequence[Number], missing: Mapp
             if metric in compared:
                 values.append(paper_table.theirs(cells[metric]))
         seeds = str(max(len(number.ours) for number in cells.values()))
-        lines.append("| " + " | ".join([row, *values, seeds]) + " |")
+        lines.append(claim_tables.markdown_line([row, *values, seeds]))
     untimed = [row for row, state in missing.items() if state == NO_TIME]
     for words, rows in (
         ("Not run yet", [row for row in missing if row not in untimed]),
@@ -152,10 +158,10 @@ def _grid(preset: Preset, options: Mapping[str, str], archive: Archive) -> str:
         f"{preset.title}; {described(metric).heading}, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} "
         f"seed{'s' * (seeds[-1] > 1)}"
     )
-    lines = [head, "", "| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
+    lines = [head, "", claim_tables.markdown_line(["", *columns]), "|" + "---|" * (len(columns) + 1)]
     cells = {(n.row, n.column): paper_table.ours(n) for n in every if n.ours}
     for row in dict.fromkeys(n.row for n in every):
-        lines.append("| " + " | ".join([row, *(cells.get((row, column), "–") for column in columns)]) + " |")
+        lines.append(claim_tables.markdown_line([row, *(cells.get((row, column), "–") for column in columns)]))
     return "\n".join(lines)
 
 
@@ -180,14 +186,21 @@ def _leaderboard(preset: Preset, options: Mapping[str, str], archive: Archive) -
     return leaderboard.markdown(preset, boards.leagues(preset, archive))
 
 
+def _remade(page: Path, archive: Archive) -> str:
+    try:
+        return remade(page.read_text(encoding="utf-8"), archive)
+    except UsageError as error:
+        raise UsageError(f"{page}: {error}") from None
+
+
 def stale(pages: Sequence[Path], archive: Archive) -> list[Path]:
     """The pages that do not say what the records say."""
-    return [page for page in pages if (text := page.read_text(encoding="utf-8")) != remade(text, archive)]
+    return [page for page in pages if page.read_text(encoding="utf-8") != _remade(page, archive)]
 
 
 def write(pages: Sequence[Path], archive: Archive) -> list[Path]:
     """Make the tables of these pages anew; returns the pages that changed."""
     changed = stale(pages, archive)
     for page in changed:
-        page.write_text(remade(page.read_text(encoding="utf-8"), archive), encoding="utf-8")
+        page.write_text(_remade(page, archive), encoding="utf-8")
     return changed

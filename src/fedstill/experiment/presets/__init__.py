@@ -7,7 +7,7 @@ this one.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,6 +37,8 @@ class Cell:
     metrics: tuple[str, ...]
     paper: Mapping[str, Any]
     """Metric → number, [mean, spread], or text like ">60"."""
+    yardstick: bool = False
+    """Whether it is the first of FedAvg's in its column: targets and ratios are taken from it, and from no other."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,15 @@ class Preset:
 
     def cells(self, full: bool = False) -> list[Cell]:
         """Every cell, row by row."""
-        found = []
-        for row in self.content["rows"]:
-            for column in self.content["columns"]:
-                if row["label"] in column.get("only", [row["label"]]):
-                    found.append(self._cell(row, column, full))
-        return found
+        found = [
+            self._cell(row, column, full)
+            for row in self.content["rows"]
+            for column in self.content["columns"]
+            if row["label"] in column.get("only", [row["label"]])
+        ]
+        fedavg = [cell for cell in found if cell.settings["method"]["name"] == "fedavg"]
+        first = {cell.column: cell for cell in reversed(fedavg)}
+        return [replace(cell, yardstick=cell is first.get(cell.column)) for cell in found]
 
     def _cell(self, row: Mapping[str, Any], column: Mapping[str, Any], full: bool) -> Cell:
         whole = self.content
@@ -107,6 +112,8 @@ def read_preset(name: str) -> Preset:
             text = Path(name).read_text(encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{name}: {error.strerror or error}") from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{name}: is not UTF-8 text (byte {error.start})") from None
     elif name in presets():
         text = (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
     else:
@@ -146,6 +153,9 @@ def _check(name: str, content: Mapping[str, Any]) -> None:
             raise UsageError(f"{name}: has no {key!r}")
     if content["kind"] not in KINDS:
         raise UsageError(f"{name}: kind = {content['kind']!r}: must be one of {', '.join(KINDS)}")
+    for key in ("rows", "columns", "claims"):
+        if not _is_list_of(dict, content.get(key, [])):
+            raise UsageError(f"{name}: {key} = {content[key]!r}: must be tables, [[{key}]]")
     places = [("", content, _TOP)]
     places += [(" in a row", row, _ROW) for row in content["rows"]]
     places += [(" in a column", column, _COLUMN) for column in content["columns"]]
@@ -153,11 +163,44 @@ def _check(name: str, content: Mapping[str, Any]) -> None:
         for key in part:
             if key not in known:
                 raise unknown(f"key of {name}{where}", key, known)
-    labels = {what: [part["label"] for part in content[what]] for what in ("rows", "columns")}
-    for row, numbers in content.get("numbers", {}).items():
-        for label, known_labels in ((row, labels["rows"]), *((c, labels["columns"]) for c in numbers)):
-            if label not in known_labels:
-                raise unknown(f"label in the numbers of {name}", label, known_labels)
+    labels = {what: _labels(name, what, content[what]) for what in ("rows", "columns")}
+    for row in content["rows"]:
+        if "name" not in row.get("method", {"name": "fedavg"}):
+            raise UsageError(f"{name}, row {row['label']!r}: its method has no name")
+    _check_numbers(name, content.get("numbers", {}), labels["rows"], labels["columns"])
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
+
+
+def _labels(name: str, what: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The labels of rows or columns: each has one of its own, by which numbers and claims know it."""
+    labels: list[str] = []
+    for part in parts:
+        label = part.get("label")
+        if not isinstance(label, str):
+            raise UsageError(f"{name}: label = {label!r} of one of the {what}: must be a text")
+        if label in labels:
+            raise UsageError(f"{name}: two {what} have the label {label!r}")
+        labels.append(label)
+    return labels
+
+
+def _check_numbers(name: str, numbers: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse the paper's numbers of cells that are not there, or in another form than tables can show."""
+    for row, cells in numbers.items():
+        if not isinstance(cells, dict) or not _is_list_of(dict, list(cells.values())):
+            raise UsageError(f"{name}: numbers of {row!r}: must be column = {{ metric = number }}")
+        for label, known in ((row, rows), *((column, columns) for column in cells)):
+            if label not in known:
+                raise unknown(f"label in the numbers of {name}", label, known)
+        for column, metrics in cells.items():
+            for metric, value in metrics.items():
+                parts = value if isinstance(value, list) and len(value) == 2 else [value]
+                if not (isinstance(value, str) or all(type(part) in (int, float) for part in parts)):
+                    where = f"{name}, {row!r} × {column!r}"
+                    raise UsageError(f"{where}: {metric} = {value!r}: must be a number, [mean, spread] or a text")
 
 
 def describe(name: str) -> str:
