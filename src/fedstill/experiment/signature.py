@@ -24,7 +24,7 @@ from fedstill.data import Dataset
 from fedstill.data.reading import Reading
 
 FILE = "signature.json"
-ROLES = ("time", "window", "site", "text", "ignore", "categorical", "categories")
+ROLES = ("label", "time", "window", "site", "text", "ignore", "categorical", "categories")
 """What decides how rows without labels are read, of all that was said of the run's own table."""
 
 
@@ -120,7 +120,7 @@ class Signature:
 def roles(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Of a run's settings of its table, those that rows without labels are read by.
 
-    >>> roles({"name": "columns", "label": "ill", "time": "t", "window": 4, "site": None, "ignore": []})
+    >>> roles({"name": "columns", "time": "t", "window": 4, "site": None, "ignore": [], "resize": 28})
     {'time': 't', 'window': 4}
     """
     return {name: settings[name] for name in ROLES if settings.get(name)} if settings else {}
