@@ -149,6 +149,7 @@ COMMANDS: list[tuple[str, str]] = [
     ("watch {dir}/no", "no such folder"),
     ("sweep fedavg --data digits", "no --grid: say what to vary"),
     ("sweep fedavg --grid lr", "--grid 'lr': must be name=value"),
+    ("sweep fedavg --grid lr=0.1,0.2 --set seed=7", "say how many with --seeds"),
     ("sweep fedavg --grid lr=0.1,-1 --data digits --out {dir}/sweep", "lr = -1.0: must be > 0"),
     ("reproduce nothing", "nothing"),
     ("run fedavg --clients many", "many"),

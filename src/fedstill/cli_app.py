@@ -114,6 +114,17 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
+def write_json(content: Any, file: Path) -> None:
+    """Write one JSON document, all of it or nothing."""
+    from fedstill.core.errors import RunError
+    from fedstill.core.record import write
+
+    try:
+        write(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise RunError(f"{file}: cannot write ({error.strerror or error})") from error
+
+
 def finish(result: Any, as_json: bool) -> None:
     """Print the end of a run: a table, or one JSON document."""
     from fedstill.report.terminal import show_result

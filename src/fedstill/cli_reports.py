@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedstill.cli_app import Json, Tag, app, apply_settings, choices, names, print_json, read_plan
+from fedstill.cli_app import Json, Tag, app, apply_settings, choices, names, print_json, read_plan, write_json
 from fedstill.cli_fields import given, of_experiment, with_fields
 
 if TYPE_CHECKING:
@@ -143,10 +143,9 @@ def _outcome(
     cells_with_settings = [{**n.plain(), "set_otherwise": list(differ.get((n.row, n.column), ()))} for n in numbers]
     verdicts = judged(wanted, numbers)
     known = {"numbers": cells_with_settings, "claims": [verdict.plain() for verdict in verdicts]}
-    plain = json.dumps(known, indent=1, ensure_ascii=False)
-    (room / "table.json").write_text(plain + "\n", encoding="utf-8")
+    write_json(known, room / "table.json")
     if as_json:
-        print(plain)
+        print_json(known)
     elif numbers:
         paper_table.show(numbers, preset.title, differ)
         print("\n".join(claim_tables.lines(verdicts)))
@@ -201,6 +200,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run a method over a grid of settings, or search it, and compare. Finished points are not run again."""
+    from fedstill.core.errors import UsageError
     from fedstill.experiment import batch
     from fedstill.experiment import sweep as sweeps
     from fedstill.report import grid as grids
@@ -209,6 +209,8 @@ def sweep(
 
     base = read_plan(what)
     base.update(given(context))
+    if any(pair.partition("=")[0] == "seed" for pair in settings or []):
+        raise UsageError("--set seed: every point has the same seeds; say how many with --seeds")
     apply_settings(base, settings or [])
     if search is not None:
         if search != "optuna":
@@ -278,7 +280,7 @@ def _search(
     done = batch.results(points)
     rows = grids.rows(points, done)
     known = {"best": dict(values), "trials": [trial.plain() for trial in tried], "rows": rows}
-    (out / "search.json").write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    write_json(known, out / "search.json")
     trial_tables.write_best(tried, plans[1][1], out / "best.toml")
     if as_json:
         print_json(known)
