@@ -63,3 +63,9 @@ def test_images_without_a_channel_are_predicted_as_they_were_learnt() -> None:
     model = fs.FederatedClassifier(fs.FedAvg(lr=0.1), model="resnet8-slim", **SMALL).fit(x, y)
     assert (model.predict(x) == model.model_.predict(x[:, None])).all()
     assert model.score(x, y) == 1
+
+
+def test_a_column_that_float32_rounds_away_is_warned_of(iris: tuple[Any, Any]) -> None:
+    x, y = iris
+    with pytest.warns(UserWarning, match="column 'column 2': numbers near 1e\\+09 are kept in steps of 64"):
+        fs.FederatedClassifier(**SMALL).fit(x + np.array([0, 0, 1e9, 0]), y)

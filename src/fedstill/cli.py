@@ -1,5 +1,6 @@
 """The command `fedstill`. It only reads its words, calls the package, and prints; torch is imported when needed."""
 
+import csv
 import os
 import sys
 import traceback
@@ -193,10 +194,11 @@ def predict(
     if as_json:
         print_json(answer)
     elif "rows" in answer:
-        print(",".join(answer["rows"][0]))
+        lines = csv.writer(sys.stdout, lineterminator="\n")
+        lines.writerow(answer["rows"][0])
         for row in answer["rows"]:
             number, label, share = row.values()
-            print(f"{number},{label},{share:.3f}")
+            lines.writerow([number, label, f"{share:.3f}"])
     else:
         for label, share in list(answer["probabilities"].items())[:3]:
             print(f"{label:<16} {share:.3f}")

@@ -3,6 +3,7 @@
 FederatedClassifier("fedkf", rounds=20).fit(X, y, sites=hospital).score(X_new, y_new)
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedstill.core.method import Method
+from fedstill.data.forms import About, coarse, kind_name
 from fedstill.experiment.ready import load_model
 from fedstill.experiment.run import run
 
@@ -76,6 +78,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `X` may have more than two dimensions: images N×C×H×W or N×H×W, series N×C×T. Returns the estimator itself.
         """
         X, y = validate_data(self, X, y, allow_nd=True)  # noqa: N806
+        for line in coarse(X, kind_name(_stored(X)), About()):
+            warnings.warn(line, stacklevel=2)
         X = _stored(X)  # noqa: N806
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)

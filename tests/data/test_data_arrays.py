@@ -198,6 +198,38 @@ def test_labels_that_begin_at_one_are_the_classes_that_occur():
     assert data.train.y.tolist() == list(range(10))
 
 
+def test_python_s_texts_are_labels_and_sites():
+    """Frames hand texts over as objects; numbers among Python's objects are numbers."""
+    data = load({"x": IMAGES, "y": np.array(["b", "a", "b", "a"], object), "site": np.array(list("yyxx"), object)})
+    assert (data.class_names, data.train.y.tolist()) == (("a", "b"), [1, 0, 1, 0])
+    assert (data.sites.names, data.sites.train.tolist()) == (("x", "y"), [1, 1, 0, 0])
+    assert load((IMAGES, LABELS.astype(object))).train.y.tolist() == LABELS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"site": [1.0, 2.0, np.nan, np.nan]}, "own data, train part: sample 2 has no site (2 have none)"),
+        ({"site": ["a", "b", None, "a"]}, "own data, train part: sample 2 has no site (1 have none)"),
+        ({"site": ["a", np.nan, "b", "a"]}, "own data, train part: sample 1 has no site (1 have none)"),
+        (
+            {"site": np.array(["a", "b", 3, "a"], object)},
+            "own data, train part: site 3 of sample 2 is no text, as others are",
+        ),
+        ({"y": ["a", None, "b", "a"]}, "own data, train part: sample 1 has no label (1 have none)"),
+        ({"y": ["a", "b", np.nan, "a"]}, "own data, train part: sample 2 has no label (1 have none)"),
+        (
+            {"y": np.array(["a", 7, "b", "a"], object)},
+            "own data, train part: label 7 of sample 1 is no text, as others are",
+        ),
+    ],
+)
+def test_a_label_or_site_that_is_missing_or_no_text_is_named(given, line):
+    with pytest.raises(DataError) as error:
+        load({"x": IMAGES, "y": LABELS, **given})
+    assert str(error.value) == line
+
+
 def test_a_quantity_is_not_taken_for_classes():
     with pytest.raises(DataError, match="y holds 300 different decimal numbers: a quantity, not classes"):
         load((np.zeros((300, 6, 5), np.uint8), np.arange(300, dtype=float)))

@@ -302,3 +302,45 @@ def test_a_quote_without_its_end_gets_a_short_line(tmp_path: Path) -> None:
     line = told(written(tmp_path, 'age,outcome\n1,"a\n' + "2,b\n" * 500), site=None)
     assert "all 1 training rows have label" in line
     assert len(line) < 300
+
+
+def test_decimal_commas_below_one_are_no_thousands(tmp_path: Path) -> None:
+    """Beside a tab 0,196 can only be a fraction, and then 1,250 is one too; without such a one they are thousands."""
+    lines = "".join(f"0,{i + 100}\t1,{i + 100}\t{['0,5', '1,250'][i % 2]}\t{'ab'[i % 2]}\n" for i in range(30))
+    found = read(written(tmp_path, "small\tlarge\tboth\toutcome\n" + lines, "p.tsv"), site=None)
+    assert found.train.x[1].tolist() == pytest.approx([0.101, 1101, 1.25])
+    quoted = read(written(tmp_path, "small,x,outcome\n" + '"0,196",1,a\n"0,250",2,b\n' * 15), site=None)
+    assert quoted.notes == ("numbers: x", "categories: small")
+
+
+def test_the_most_frequent_sign_of_the_line_of_names_separates(tmp_path: Path) -> None:
+    lines = "".join(f"{i};{i},5;{'ab'[i % 2]}\n" for i in range(20))
+    found = read(written(tmp_path, "age;weight, kg;outcome\n" + lines), site=None)
+    assert found.notes == ("numbers: age, weight, kg",)
+    assert found.train.x[3].tolist() == [3, 3.5]
+
+
+@pytest.mark.parametrize("first", ["sep=;\n", "\ufeffsep=;\r\n", '"sep=;"\n'])
+def test_a_first_line_that_says_what_separates_is_no_line_of_names(tmp_path: Path, first: str) -> None:
+    path = written(tmp_path, first + CSV.replace(",", ";"))
+    assert read(path).train.x.equal(read(written(tmp_path, CSV, "usual.csv")).train.x)
+    ragged = written(tmp_path, first + CSV.replace(",", ";").replace("\n20;", "\n2;0;"), "ragged.csv")
+    assert "row 21 has 6 columns, the line of names 5" in told(ragged)
+
+
+def test_rows_in_which_nothing_stands_are_skipped(tmp_path: Path) -> None:
+    """Excel leaves such rows at the end; people leave them between others."""
+    usual = read(written(tmp_path, CSV)).train
+    ended = read(written(tmp_path, CSV + ",,,,\n , ,,,\n", "ended.csv"))
+    between = read(written(tmp_path, CSV.replace("\n20,", "\n,,,,\n20,"), "between.csv"))
+    for found in (ended, between):
+        assert found.train.x.equal(usual.x)
+        assert found.train.kind == usual.kind
+    assert "row 41, column 'outcome': no label (1 rows have none)" in told(
+        written(tmp_path, CSV + "1,,,,\n", "half.csv")
+    )
+
+
+def test_an_unknown_category_may_be_left_empty(tmp_path: Path) -> None:
+    line = told(written(tmp_path, CSV), categories=("sex=f|x",))
+    assert line.endswith("unknown category 'm'; known: f, x; an empty cell counts as none of them")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import DataError
 from fedstill.core.kind import Kind, sides
 from fedstill.core.registry import Registry
-from fedstill.data.forms import About, Norm, as_array, first_row, kind_name, measured, stored, writable
+from fedstill.data.forms import About, Norm, as_array, coarse, first_row, kind_name, measured, stored, writable
 from fedstill.data.samples import Dataset, Samples, Sites
 
 Arrays = Mapping[str, Any]
@@ -59,7 +59,14 @@ def dataset(
         raise DataError(f"{where}: label {classes - 1} found, but {name} has {len(class_names)} classes")
     names = class_names or tuple(map(str, range(classes)))
     sites = site_numbers(where, arrays, len(train), None if test is None else len(test))
-    return Dataset(name, train, test, len(names), names, source=where, sites=sites)
+    odd = doubts(where, arrays, about)
+    return Dataset(name, train, test, len(names), names, source=where, sites=sites, doubts=odd)
+
+
+def doubts(where: str, arrays: Arrays, about: About) -> tuple[str, ...]:
+    """What may be wrong with the training samples once they are stored."""
+    array = as_array(where, "x", arrays["x_train"])
+    return coarse(array, kind_name(array, about.kind), about)
 
 
 def samples(where: str, x: Any, y: Any, like: Samples | None = None, about: About | None = None) -> Samples:
@@ -99,12 +106,12 @@ def texts(values: Any) -> tuple[str, ...]:
 
 
 def numbered(
-    where: str, parts: Mapping[str, Any], class_names: tuple[str, ...]
+    where: str, parts: Mapping[str, Any], class_names: tuple[str, ...], least: int = 2
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
     """Labels as numbers, and the names of the classes.
 
     Labels that are texts are numbered in alphabetical order. Whole numbers that do not begin at 0 are numbered from 0
-    in their order, and keep their own number as a name.
+    in their order, and keep their own number as a name, if there are at least so many.
 
     >>> numbered("mine", {"train": ["dog", "cat"], "test": ["dog"]}, ())[1]
     ('cat', 'dog')
@@ -112,10 +119,10 @@ def numbered(
     >>> found["train"].tolist(), names
     ([0, 1, 2], ('1', '2', '3'))
     """
-    labels = {part: as_array(where, "y", values) for part, values in parts.items()}
+    labels = {part: _named(f"{where}, {part} part", "label", values) for part, values in parts.items()}
     if not all(values.dtype.kind in "UST" for values in labels.values()):
         empty = any(not values.size for values in labels.values())
-        return (labels, class_names) if class_names or empty else _from_zero(where, labels)
+        return (labels, class_names) if class_names or empty else _from_zero(where, labels, least)
     labels = {part: values.astype(str) for part, values in labels.items()}
     names = class_names or tuple(np.unique(np.concatenate([v.ravel() for v in labels.values()])).tolist())
     number = {name: place for place, name in enumerate(names)}
@@ -127,11 +134,13 @@ def numbered(
     return labels, names
 
 
-def _from_zero(where: str, labels: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+def _from_zero(
+    where: str, labels: dict[str, NDArray[Any]], least: int
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
     """Labels of a data set whose smallest is not 0, numbered from 0; all others as they are, and without names."""
     whole = {part: _labels(f"{where}, {part} part", values) for part, values in labels.items()}
     occurring = np.unique(np.concatenate(list(whole.values())))
-    if occurring[0] == 0 or len(occurring) < 2:
+    if occurring[0] == 0 or len(occurring) < least:
         return labels, ()
     return {part: np.searchsorted(occurring, values) for part, values in whole.items()}, texts(occurring)
 
@@ -146,16 +155,21 @@ def count_classes(where: str, train: Sequence[Samples], test: Samples | None = N
     if len(seen) == 1:
         raise DataError(f"{where}: all training samples have label {seen[0]}; at least two classes are needed")
     highest = max(int(seen[-1]), -1 if test is None else int(test.y.max()))
-    if highest >= max(1000, sum(map(len, train))):
+    return len(indices(where, highest, sum(map(len, train))))
+
+
+def indices(where: str, highest: int, samples: int) -> tuple[str, ...]:
+    """The names of classes that are known by their numbers alone, 0 up to the highest."""
+    if highest >= max(1000, samples):
         raise DataError(f"{where}: label {highest} is too large; number the classes 0, 1, 2, …")
-    return highest + 1
+    return tuple(map(str, range(highest + 1)))
 
 
 def site_numbers(where: str, arrays: Arrays, train: int, test: int | None) -> Sites | None:
     """Which site each sample is of, where the arrays say so: sites that occur, in the order of their names."""
     if "site_train" not in arrays:
         return None
-    given = {part: as_array(where, "site", arrays[f"site_{part}"]) for part in ("train", "test")
+    given = {part: _named(f"{where}, {part} part", "site", arrays[f"site_{part}"]) for part in ("train", "test")
              if f"site_{part}" in arrays}  # fmt: skip
     for part, wanted in (("train", train), ("test", test)):
         if part in given and given[part].shape != (wanted,):
@@ -169,8 +183,32 @@ def site_numbers(where: str, arrays: Arrays, train: int, test: int | None) -> Si
     return Sites(titles, places["train"], places.get("test"))
 
 
+def _named(where: str, what: str, value: Any) -> NDArray[Any]:
+    """Labels or sites as an array: Python's texts as texts, and one that is missing refused."""
+    array = as_array(where, "y" if what == "label" else what, value)
+    mixed = isinstance(value, list | tuple) and array.ndim == 1 and array.dtype.kind in "US"
+    if array.dtype != object and not mixed:
+        if what == "site" and array.dtype.kind == "f" and np.isnan(array).any():
+            raise _missing(where, what, np.isnan(array))
+        return array
+    values = list(value) if mixed else array.ravel().tolist()
+    gaps = np.array([not isinstance(v, str) and str(v) in ("None", "nan", "NaT", "<NA>") for v in values], bool)
+    if gaps.any():
+        raise _missing(where, what, gaps)
+    others = [row for row, v in enumerate(values) if not isinstance(v, str)]
+    if mixed or not others:
+        return array.astype(str)
+    if len(others) < len(values):
+        raise DataError(f"{where}: {what} {values[others[0]]!r} of sample {others[0]} is no text, as others are")
+    return np.array(values).reshape(array.shape)
+
+
+def _missing(where: str, what: str, gaps: NDArray[np.bool_]) -> DataError:
+    return DataError(f"{where}: sample {first_row(gaps)} has no {what} ({int(gaps.sum()):,} have none)")
+
+
 def _labels(where: str, y: Any) -> NDArray[np.int64]:
-    array = as_array(where, "y", y)
+    array = _named(where, "label", y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim == 2:

@@ -6,7 +6,7 @@ A damaged file is told in one line, with row and column. Rows are counted from 1
 import gzip
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -94,16 +94,18 @@ def _gaps(table: pa.Table) -> pa.Table:
     return table
 
 
-def read_file(path: Path, reading: Reading | None = None) -> pa.Table:
-    """The columns of a file; numbers are numbers where a whole column is, and where `reading` asks for them."""
+def read_file(path: Path, reading: Reading | None = None, needed: Collection[str] | None = None) -> pa.Table:
+    """The columns of a file; numbers are numbers where a whole column is, and where `reading` asks for them.
+
+    Bad numbers are refused in all columns, or in those that are `needed`, for a model that is there already.
+    """
     name, how = path.name.lower(), reading or Reading()
-    any_text = {how.site, how.text, *how.ignore, *how.categorical, *how.declared}
     try:
         if name.endswith(".parquet"):
             return _gaps(_plain_texts(pa_parquet.read_table(path)))
         if "json" in name.removesuffix(".gz").rsplit(".", 1)[-1]:
             return _gaps(_read_json(path))
-        return read_separated(path, "\t" if ".tsv" in name else ",", any_text)
+        return read_separated(path, "\t" if ".tsv" in name else ",", how, needed)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except PermissionError:

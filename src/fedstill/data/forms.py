@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import DataError, unknown
 from fedstill.core.kind import Kind, kinds
 from fedstill.data.kinds import Image, Plain, Series, Table, Tokens
+from fedstill.data.values import rounded
 
 Norm = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -79,6 +80,17 @@ def measured(array: NDArray[Any], name: str, about: About) -> Kind:
         case "tokens":
             return Tokens(array.shape[1], max(2, int(array.max()) + 1))
     return Plain.of(array)
+
+
+def coarse(array: NDArray[Any], name: str, about: About) -> tuple[str, ...]:
+    """A line for every column or channel of numbers for which float32 is too coarse."""
+    if name not in ("table", "series") or array.dtype.kind not in "iuf" or array.dtype.itemsize < 4:
+        return ()
+    flat = array[:, None] if array.ndim == 1 else array
+    usual = "column" if name == "table" else "channel"
+    names = about.names or tuple(f"{usual} {i}" for i in range(flat.shape[1]))
+    lines = [rounded(n, flat[:, i].ravel()) for i, n in enumerate(names[: flat.shape[1]]) if n not in about.categories]
+    return tuple(line for some in lines for line in some)
 
 
 def sorted_columns(count: int, about: About) -> tuple[tuple[str, ...], tuple[str, ...]]:

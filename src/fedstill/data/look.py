@@ -86,19 +86,12 @@ def _warnings(dataset: Dataset, counts: list[int]) -> list[str]:
         elif sum(count > 0 for count in site["classes"]) == 1:
             lines.append(f"site {site['site']} has one class only")
     kind, x = dataset.kind, dataset.train.x
+    lines += doubts(dataset)
     if isinstance(kind, Table):
-        lines += _suspects(kind, dataset)
         for place, name in enumerate(kind.numeric):
             there = x[:, place][~x[:, place].isnan()]
             if len(there) and bool((there == there[0]).all()):
                 lines.append(f"column {name!r} is constant")
-        for name, known in zip(kind.categorical, kind.categories, strict=True):
-            odd = [text for text in known if re.match(NUMBER, text) is None]
-            if odd and len(odd) * 5 <= len(known):
-                lines.append(
-                    f"column {name!r} holds categories: {len(known) - len(odd)} of its {len(known)} texts are numbers, "
-                    f"{odd[0]!r} is not"
-                )
     if isinstance(kind, Tokens):
         empty = int((x == 0).all(1).sum())
         full = float((x[:, -1] != 0).double().mean())
@@ -106,6 +99,22 @@ def _warnings(dataset: Dataset, counts: list[int]) -> list[str]:
         lines += [f"{full:.0%} of the texts are longer than {kind.length} tokens: cut"] if full > 0.2 else []
     if isinstance(kind, Series) and bool(torch.isnan(x).any()):
         lines.append("series with missing values")
+    return lines
+
+
+def doubts(dataset: Dataset) -> list[str]:
+    """What may be wrong with the columns or with how they were read: a run tells it too."""
+    lines, kind = list(dataset.doubts), dataset.kind
+    if not isinstance(kind, Table):
+        return lines
+    lines += _suspects(kind, dataset)
+    for name, known in zip(kind.categorical, kind.categories, strict=True):
+        odd = [text for text in known if re.match(NUMBER, text) is None]
+        if odd and len(odd) * 5 <= len(known):
+            lines.append(
+                f"column {name!r} holds categories: {len(known) - len(odd)} of its {len(known)} texts are numbers, "
+                f"{odd[0]!r} is not"
+            )
     return lines
 
 

@@ -25,11 +25,12 @@ Indices = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """Training samples, the party's own test samples where it brought some, and the classes it knows."""
+    """Training samples, the party's own test samples where it brought some, the classes it knows, what is in doubt."""
 
     train: Samples
     test: Samples | None
     class_names: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     def cast(self, kind: Kind, class_names: tuple[str, ...]) -> "Own":
         """The same samples as the kind and with the class numbers that all parties share."""
@@ -38,7 +39,7 @@ class Own:
         def shared(samples: Samples) -> Samples:
             return replace(recast(samples, kind), y=number[samples.y])
 
-        return Own(shared(self.train), None if self.test is None else shared(self.test), class_names)
+        return Own(shared(self.train), None if self.test is None else shared(self.test), class_names, self.doubts)
 
     def divided(self, share: float, seed: int, client: int) -> tuple[Samples, Samples]:
         """What client `client` trains on, and its local test: its own test part, or `share` of its samples."""
@@ -64,15 +65,15 @@ def read_own(spec: Spec, reading: Reading | None = None) -> Own:
             return _from_arrays(named, str(path))
     if isinstance(spec, str) and is_table(path := Path(spec).expanduser()):
         table = read_table(path, reading or Reading(), path.stat().st_mtime_ns if path.is_file() else 0, alone=True)
-        return Own(table.train, table.test, table.class_names)
+        return Own(table.train, table.test, table.class_names, table.doubts)
     dataset = load(spec, reading)
-    return Own(dataset.train, dataset.test, dataset.class_names)
+    return Own(dataset.train, dataset.test, dataset.class_names, dataset.doubts)
 
 
 def _from_arrays(named: arrays.Arrays, where: str) -> Own:
     about = arrays.known_about(where, named)
     parts = {part: named[f"y_{part}"] for part in ("train", "test") if {f"x_{part}", f"y_{part}"} <= set(named)}
-    labels, names = arrays.numbered(where, parts, arrays.texts(named.get("classes")))
+    labels, names = arrays.numbered(where, parts, arrays.texts(named.get("classes")), least=1)
     train = arrays.samples(f"{where}, train part", named["x_train"], labels["train"], about=about)
     test = None
     if "test" in labels:
@@ -80,7 +81,7 @@ def _from_arrays(named: arrays.Arrays, where: str) -> Own:
     highest = max(int(part.y.max()) for part in (train, test) if part is not None)
     if names and highest >= len(names):
         raise DataError(f"{where}: label {highest} found, but there are {len(names)} classes")
-    return Own(train, test, names or tuple(map(str, range(highest + 1))))
+    return Own(train, test, names or arrays.indices(where, highest, len(train)), arrays.doubts(where, named, about))
 
 
 def pool_own(parties: Sequence[Own], name: str) -> tuple[Dataset, tuple[Indices, ...], tuple[Indices, ...]]:
@@ -97,4 +98,6 @@ def pool_own(parties: Sequence[Own], name: str) -> tuple[Dataset, tuple[Indices,
             if part is not None:
                 pieces.append(part)
     names = parties[0].class_names
-    return Dataset(name, Samples.concat(pieces), None, len(names), names, source=name), tuple(train), tuple(test)
+    doubts = tuple(f"client {number}: {line}" for number, party in enumerate(parties) for line in party.doubts)
+    made = Dataset(name, Samples.concat(pieces), None, len(names), names, source=name, doubts=doubts)
+    return made, tuple(train), tuple(test)

@@ -1,5 +1,6 @@
 """Rows for a model that is there already: stored as its kind of data stores them, without labels."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from fedstill.core.kind import Kind
 from fedstill.data.columns import listed
 from fedstill.data.kinds import Series, Table, Tokens
 from fedstill.data.reading import Reading
+from fedstill.data.separated import EMPTY_IT
 from fedstill.data.tables import site_codes
 from fedstill.data.tokenize import tokens
-from fedstill.data.values import codes_of, numbers_of, times_of
+from fedstill.data.values import Floats, codes_of, dated, is_date, is_number, numbers_of, times_of
 
 
 def rows_like(kind: Kind, table: pa.Table, where: str, reading: Reading | None = None) -> NDArray[Any]:
@@ -28,7 +30,7 @@ def rows_like(kind: Kind, table: pa.Table, where: str, reading: Reading | None =
         case Table():
             x = np.empty((table.num_rows, len(kind.columns)), np.float32)
             for place, name in enumerate(kind.numeric):
-                x[:, place] = numbers_of(where, name, _column(table, name, where))
+                x[:, place] = _numbers(table, name, where, kind.dates)
             coded = zip(kind.categorical, kind.categories, strict=True)
             for place, (name, known) in enumerate(coded, len(kind.numeric)):
                 x[:, place] = codes_of(where, name, _column(table, name, where), known)
@@ -50,6 +52,31 @@ def _column(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
+def _numbers(table: pa.Table, name: str, where: str, dates: Collection[str] | None) -> Floats:
+    """A column as numbers; dates where the model learnt from others, and the other way round, are refused."""
+    column = _column(table, name, where)
+    sort = dated(column).type
+    if dates is not None and column.null_count < len(column):
+        if is_date(sort) and name not in dates:
+            raise DataError(f"{where}: column {name!r} holds dates, the model learnt from numbers there")
+        if is_number(sort) and name in dates:
+            raise DataError(f"{where}: column {name!r} holds numbers, the model learnt from dates there (2024-01-31)")
+    return numbers_of(where, name, column, EMPTY_IT)
+
+
+def needed(kind: Kind, reading: Reading | None) -> set[str] | None:
+    """The columns that a model of this kind reads; None where that cannot be told before."""
+    how = reading or Reading()
+    match kind:
+        case Table():
+            return set(kind.columns)
+        case Series() if kind.names:
+            return {*kind.names, *filter(None, (how.time, how.site))}
+        case Tokens():
+            return set()  # any column may hold any texts
+    return None
+
+
 def _text(table: pa.Table, reading: Reading | None, where: str) -> str:
     if reading is not None and reading.text is not None:
         return reading.text
@@ -63,14 +90,26 @@ def _text(table: pa.Table, reading: Reading | None, where: str) -> str:
 
 def _windows(kind: Series, table: pa.Table, where: str, reading: Reading) -> NDArray[np.float32]:
     channels, length = kind.shape
-    names = kind.names or tuple(table.column_names[:channels])
-    values = np.stack([numbers_of(where, name, _column(table, name, where)) for name in names])
+    names = kind.names or _channels(channels, table, where, reading)
+    values = np.stack([numbers_of(where, name, _column(table, name, where), EMPTY_IT) for name in names])
     values = np.where(np.isnan(values), np.array(kind.mean, np.float32)[:, None], values)
     runs = _runs(table, where, reading)
     starts = [run[at : at + length] for run in runs for at in range(0, len(run) - length + 1, length)]
     if not starts:
         raise DataError(f"{where}: a window has {length} rows; the longest run has {max(map(len, runs))}")
     return np.ascontiguousarray(values[:, np.stack(starts)].transpose(1, 0, 2))
+
+
+def _channels(count: int, table: pa.Table, where: str, reading: Reading) -> tuple[str, ...]:
+    """The columns of numbers, where the model's channels have no names: as many as it has channels."""
+    others = {reading.time, reading.site, reading.label}
+    names = [field.name for field in table.schema if is_number(field.type) and field.name not in others]
+    if len(names) != count:
+        raise DataError(
+            f"{where}: the model has {count} channels without names, the table {len(names)} columns of numbers "
+            f"({listed(names or ['none'])}); leave out what is no channel"
+        )
+    return tuple(names)
 
 
 def _runs(table: pa.Table, where: str, reading: Reading) -> list[NDArray[np.int64]]:

@@ -137,6 +137,8 @@ class Dataset:
     """Who holds each sample, where the data say so."""
     notes: tuple[str, ...] = ()
     """What a user should know of how it was read."""
+    doubts: tuple[str, ...] = ()
+    """What may be wrong with them, or with how they were read."""
     overlapping: bool = False
     """Training samples share parts, as windows do with a step shorter than they are: a share of them is no test."""
 

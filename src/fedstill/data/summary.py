@@ -48,8 +48,9 @@ def summary(samples: Samples, class_names: tuple[str, ...]) -> Summary:
     if isinstance(kind, Table):
         counts = (~np.isnan(x[:, : len(kind.numeric)])).sum(0).tolist()
     lowest = float(x.min()) if isinstance(kind, Image) else 0.0
+    told = replace(kind, dates=None) if isinstance(kind, Table) else kind  # a form that older parties know too
     return Summary(
-        len(samples), kind.plain(), str(samples.x.dtype).removeprefix("torch."), mean,
+        len(samples), told.plain(), str(samples.x.dtype).removeprefix("torch."), mean,
         tuple(0.0 if still else s for still, s in zip(flat, std, strict=True)), tuple(counts), lowest, class_names,
     )  # fmt: skip
 
@@ -83,12 +84,18 @@ def _constant(x: NDArray[Any], kind: Kind) -> list[bool]:
     return []
 
 
+MOST_CLASSES = 10_000
+"""So many classes a summary that came from elsewhere may name."""
+
+
 def unsound(claimed: Summary) -> str | None:
     """What cannot be true of a summary that came from elsewhere (None: nothing)."""
     kind = kind_of(claimed.kind)
     numbers = [*claimed.measured_mean, *claimed.measured_std, claimed.lowest]
     if not all(math.isfinite(number) for number in numbers):
         return "a number that is not finite"
+    if len(claimed.class_names) > MOST_CLASSES:
+        return f"{len(claimed.class_names):,} classes; at most {MOST_CLASSES:,} are believed"
     wanted = len(_normalised(kind))
     if not len(claimed.measured_mean) == len(claimed.measured_std) == len(claimed.counts) == wanted:
         return f"must have {wanted} means, deviations and counts"
@@ -178,16 +185,17 @@ def recast(samples: Samples, kind: Kind) -> Samples:
 
 
 def common_classes(parties: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """One list of classes for parties that know different ones: numbers up to the highest, or all names sorted.
+    """One list of classes for parties that know different ones: all names, sorted as numbers where they are such.
 
-    >>> common_classes([("0", "1"), ("0", "1", "2")]), common_classes([("cat", "dog"), ("ant", "dog")])
-    (('0', '1', '2'), ('ant', 'cat', 'dog'))
+    >>> common_classes([("401", "1428"), ("401", "5")]), common_classes([("cat", "dog"), ("ant", "dog")])
+    (('5', '401', '1428'), ('ant', 'cat', 'dog'))
 
-    A name such as 00 is not how a number is written, and so a text.
+    A name such as 00 is not how a number is written, and so a text. A party whose classes are known by their numbers
+    alone names all up to its highest.
     """
     names = {name for party in parties for name in party}
     if all(name.isdecimal() and str(int(name)) == name for name in names):
-        return tuple(map(str, range(max(map(int, names)) + 1)))
+        return tuple(sorted(names, key=int))
     return tuple(sorted(names))
 
 

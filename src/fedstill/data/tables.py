@@ -20,11 +20,23 @@ from fedstill.data.columns import listed
 from fedstill.data.kinds import Table
 from fedstill.data.reading import Reading
 from fedstill.data.samples import Dataset, Samples, Sites
-from fedstill.data.separated import UNNAMED
+from fedstill.data.separated import UNNAMED, doubts_of, filled
 from fedstill.data.telling import telling
 from fedstill.data.tokenize import tokens
-from fedstill.data.values import Floats, Ints, codes_of, dated, is_date, numbers_of
-from fedstill.data.windows import ENDS, series, windows
+from fedstill.data.values import (
+    Floats,
+    Ints,
+    codes_of,
+    dated,
+    doubles_of,
+    is_date,
+    is_number,
+    one_way,
+    places_among,
+    rounded,
+    singles,
+)
+from fedstill.data.windows import ENDS, interleaved, series, windows
 
 MANY = 100
 """Texts with more different values than this are no categories."""
@@ -35,6 +47,8 @@ MOST_MISSING = 0.95
 
 IDENTIFIER = re.compile(r"(?:^|[_\s.-])(?i:id|uuid|guid)$|[a-z](?:Id|ID)$")
 """Names of columns that identify something: `id`, `patient_id`, `Patient ID`, `PassengerId`."""
+LIKE_NUMBER = r"^\s*[+-]?[\d.,']*\d[\d.,']*([eE][+-]?\d+)?\s*%?\s*$"
+"""A number in whatever way."""
 LONGEST = 60
 """So many characters of a label are quoted in an error."""
 
@@ -46,24 +60,28 @@ class Roles:
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
     notes: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
 
 def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int = 2) -> Dataset:
     """The data set of a table, read as `reading` says; its training rows must have at least `least` classes."""
     _check(table, where, reading)
+    table = _without_blanks(table, str(reading.label))
     label = str(reading.label)
     numbers, class_names = _classes(where, label, table.column(label))
     is_test = _test_rows(where, table, reading)
     sites = None if reading.site is None else site_codes(where, reading.site, table.column(reading.site))
     x: NDArray[Any]
     kind: Kind
+    doubts = doubts_of(table)
     if reading.text is not None:
         x, kind, notes = _texts(where, table, reading)
         notes += _telling(table, reading, numbers, class_names, is_test)
     elif reading.time is not None:
         roles = _roles(where, table, reading, windows=True)
         order, starts, is_test = windows(where, table, reading, numbers, sites, is_test)
-        x, kind = series(where, table, roles.numeric, order, starts, reading, is_test)
+        x, kind, coarse = series(where, table, roles.numeric, order, starts, reading, is_test)
+        doubts += (*roles.doubts, *coarse, *interleaved(where, table, reading))
         first = order[starts]
         ends = (ENDS,) if reading.split is None and is_test.any() else ()
         numbers, is_test = numbers[first], is_test[first]
@@ -71,10 +89,11 @@ def dataset(name: str, table: pa.Table, where: str, reading: Reading, least: int
         notes = (*roles.notes, f"{len(starts):,} windows of {reading.window} rows from {len(order):,} rows", *ends)
     else:
         roles = _roles(where, table, reading)
-        x, kind = _rows(where, table, roles, reading, is_test)
+        x, kind, coarse = _rows(where, table, roles, reading, is_test)
         notes = roles.notes
+        doubts += (*roles.doubts, *coarse)
     made = _assembled(name, where, x, kind, numbers, class_names, sites, is_test, notes)
-    made = replace(made, overlapping=ENDS in notes)
+    made = replace(made, doubts=doubts, overlapping=ENDS in notes)
     present = np.unique(made.train.y.numpy())
     if len(present) < least:
         only, count = class_names[int(present[0])], f"{len(made.train):,} training {kind.plural}"
@@ -96,6 +115,13 @@ def _assembled(
     if sites is not None:
         places = Sites(sites[0], sites[1][~is_test], sites[1][is_test] if test is not None else None)
     return Dataset(name, train, test, len(class_names), class_names, where, places, notes)
+
+
+def _without_blanks(table: pa.Table, label: str) -> pa.Table:
+    """The table without rows in which nothing stands, as spreadsheets have them between and after others."""
+    if not table.column(label).null_count or (there := filled(table)).all():
+        return table
+    return table.filter(pa.array(there))
 
 
 def _check(table: pa.Table, where: str, reading: Reading) -> None:
@@ -140,9 +166,10 @@ def _classes(where: str, name: str, column: pa.ChunkedArray) -> tuple[Ints, tupl
             f"label = {name!r}: {several!r} is several labels in one; several labels a row are not supported"
         )
     ordered = sorted(values) if numeric else sorted(values, key=str)
-    names = tuple(str(int(v)) if numeric else str(v) for v in ordered)
+    written = [str(int(v)) if numeric else str(v) for v in ordered]
+    names = one_way(written)
     codes = pc.index_in(column, pa.array(ordered, column.type)).to_numpy()
-    return codes.astype(np.int64), names
+    return np.array(places_among(written, names), np.int64)[codes], names
 
 
 def _several_labels(values: list[Any]) -> str | None:
@@ -182,6 +209,7 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
     used = {reading.label, reading.site, reading.time, reading.split, *reading.ignore}
     numeric: list[str] = []
     categorical: list[str] = []
+    doubts: list[str] = []
     left = list(reading.ignore)
     for name in table.column_names:
         if name in used:
@@ -195,6 +223,7 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
             (numeric if sort == "numeric" else categorical).append(name)
         else:
             left.append(f"{name} ({sort})")
+            doubts += _mostly_numbers(name, column) if sort.endswith(" different texts") else []
     if not numeric and not categorical:
         texts = [line.partition(" (")[0] for line in left if line.endswith("different texts)")]
         hint = f"; to read texts, say which column (text = {texts[0]})" if texts else ""
@@ -204,7 +233,18 @@ def _roles(where: str, table: pa.Table, reading: Reading, windows: bool = False)
     notes += [f"dates, as days since 1970: {listed(dates)}"] if dates else []
     notes += [f"categories: {listed(categorical)}"] if categorical else []
     notes += [f"left out: {listed(left)}"] if left else []
-    return Roles(tuple(numeric), tuple(categorical), tuple(notes))
+    return Roles(tuple(numeric), tuple(categorical), tuple(notes), tuple(doubts))
+
+
+def _mostly_numbers(name: str, column: pa.ChunkedArray) -> list[str]:
+    """A line on a column of texts that is left out, though half of them or more are numbers, however written."""
+    looks = pc.fill_null(pc.match_substring_regex(column, LIKE_NUMBER), True)
+    count, there = pc.sum(looks).as_py() - column.null_count, len(column) - column.null_count
+    if 2 * count < there:
+        return []
+    text = column[0 if count == there else pc.index(looks, False).as_py()].as_py()
+    other = f"written in another way, such as {text!r}" if count == there else f"and {text!r} is not"
+    return [f"column {name!r} is left out: {count:,} of its {there:,} values are numbers, {other}; mend them"]
 
 
 def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> str:
@@ -218,8 +258,7 @@ def _sort(where: str, name: str, column: pa.ChunkedArray, reading: Reading) -> s
     kind = column.type
     if _names_rows(name, column):
         return "identifies rows"
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if number or pa.types.is_decimal(kind) or pa.types.is_temporal(kind):
+    if is_number(kind) or pa.types.is_temporal(kind):
         return "numeric"
     if pa.types.is_null(kind):
         return "empty"
@@ -248,19 +287,23 @@ def _refuse_missing(where: str, name: str, column: pa.ChunkedArray) -> None:
 
 def _rows(
     where: str, table: pa.Table, roles: Roles, reading: Reading, is_test: NDArray[np.bool_]
-) -> tuple[Floats, Table]:
-    """Rows as `Table` stores them; normalised by, and with the categories of, the training rows."""
+) -> tuple[Floats, Table, tuple[str, ...]]:
+    """Rows as `Table` stores them, normalised by, and with the categories of, training rows; and what is in doubt."""
     count = len(roles.numeric)
     x = np.empty((table.num_rows, count + len(roles.categorical)), np.float32)
+    doubts: tuple[str, ...] = ()
     for place, name in enumerate(roles.numeric):
-        x[:, place] = numbers_of(where, name, table.column(name))
+        values = doubles_of(where, name, table.column(name))
+        x[:, place] = singles(where, name, values)
+        doubts += rounded(name, values)
     categories = []
     for place, name in enumerate(roles.categorical, count):
         known = _categories(name, table.column(name), reading, is_test)
         x[:, place] = codes_of(where, name, table.column(name), known)
         categories.append(known)
     train = x if not is_test.any() else x[~is_test]
-    return x, Table.of(train, roles.numeric, roles.categorical, tuple(categories))
+    dates = tuple(name for name in roles.numeric if is_date(dated(table.column(name)).type))
+    return x, Table.of(train, roles.numeric, roles.categorical, tuple(categories), dates), doubts
 
 
 def _categories(name: str, column: pa.ChunkedArray, reading: Reading, is_test: NDArray[np.bool_]) -> tuple[str, ...]:
@@ -270,7 +313,12 @@ def _categories(name: str, column: pa.ChunkedArray, reading: Reading, is_test: N
         return declared
     texts = pc.cast(column, pa.string())
     seen = texts if not is_test.any() else texts.filter(pa.array(~is_test))
-    return tuple(sorted(v for v in pc.unique(seen).to_pylist() if v is not None))
+    return one_way(sorted((v for v in pc.unique(seen).to_pylist() if v is not None), key=_unpadded))
+
+
+def _unpadded(text: str) -> tuple[str, str]:
+    """What categories are sorted by: codes such as `01` stand where `1` would."""
+    return (text.lstrip("0") or "0") if text.isdecimal() else text, text
 
 
 def _telling(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import DataError
 from fedstill.data.kinds import Series
 from fedstill.data.reading import Reading
-from fedstill.data.values import Floats, Ints, numbers_of, times_of
+from fedstill.data.values import Floats, Ints, doubles_of, rounded, singles, times_of
 
 HELD_OUT = 0.2
 """The share of overlapping windows that is kept as a test: the end of every stretch."""
@@ -49,6 +49,20 @@ def windows(
     return order, places, is_test
 
 
+def interleaved(where: str, table: pa.Table, reading: Reading) -> tuple[str, ...]:
+    """A line where several rows have one time, and nobody says whose they are: windows would mix them."""
+    if reading.site is not None:
+        return ()
+    time = times_of(where, str(reading.time), table.column(str(reading.time)))
+    again = len(time) - len(np.unique(time))
+    if not again:
+        return ()
+    return (
+        f"column {reading.time!r}: {again:,} of {len(time):,} times repeat, and windows mix rows of one time; "
+        "where they are of several people or places, say whose they are (--site)",
+    )
+
+
 def _ends(edges: list[int], owner: Ints, window: int, step: int) -> dict[int, int]:
     """Where the test begins in every stretch that has one, and where the stretch ends: a fifth of each owner's windows.
 
@@ -76,15 +90,18 @@ def _ends(edges: list[int], owner: Ints, window: int, step: int) -> dict[int, in
 def series(
     where: str, table: pa.Table, names: tuple[str, ...], order: Ints, starts: Ints, reading: Reading,
     is_test: NDArray[np.bool_],
-) -> tuple[Floats, Series]:  # fmt: skip
-    """Windows as N×C×T; a missing value becomes its channel's mean over the training rows."""
+) -> tuple[Floats, Series, tuple[str, ...]]:  # fmt: skip
+    """Windows as N×C×T, and what is in doubt; a missing value becomes its channel's mean over the training rows."""
     if not names:
         raise DataError(f"{where}: no column of numbers is left to make series of")
     window = int(reading.window or 1)
     x = np.empty((len(starts), len(names), window), np.float32)
     rows = starts[:, None] + np.arange(window)
+    doubts: tuple[str, ...] = ()
     for channel, name in enumerate(names):
-        values = numbers_of(where, name, table.column(name))
+        numbers = doubles_of(where, name, table.column(name))
+        values = singles(where, name, numbers)
+        doubts += rounded(name, numbers)
         train = values[~is_test]
         gaps = np.isnan(values)
         if gaps.any():
@@ -92,4 +109,4 @@ def series(
             values = np.where(gaps, np.float32(mean), values)
         x[:, channel] = values[order][rows]
     train_windows = ~is_test[order[starts]]
-    return x, Series.of(x[train_windows] if train_windows.any() else x, names)
+    return x, Series.of(x[train_windows] if train_windows.any() else x, names), doubts

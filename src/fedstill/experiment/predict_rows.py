@@ -1,5 +1,6 @@
 """Classifying the rows of a table, its texts or windows, or the samples of an .npz file, with a run's model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from fedstill.data.arrays import known_about
 from fedstill.data.files import read_npz
 from fedstill.data.forms import stored
 from fedstill.data.kinds import Series, Table
-from fedstill.data.rows import rows_like
+from fedstill.data.reading import Reading
+from fedstill.data.rows import needed, rows_like
 from fedstill.experiment.ready import load_model
 
 ARRAYS = ".npz"
@@ -29,13 +31,21 @@ def classify_rows(path: Path, file: Path, which: str | None = None, model: Any =
     else:
         reading = ready.signature.rows
         unit = "window" if isinstance(kind, Series) else "row"
-        inputs = rows_like(kind, columns.read_file(file, reading), str(file), reading)
+        table = columns.read_file(file, _by_model(kind, reading), needed(kind, reading))
+        inputs = rows_like(kind, table, str(file), reading)
     shares = ready.probabilities(inputs)
     rows = [
         {unit: number, "class": ready.class_names[int(share.argmax())], "probability": float(share.max())}
         for number, share in enumerate(shares, 1)
     ]
     return {"model": ready.name, "rows": rows}
+
+
+def _by_model(kind: Kind, reading: Reading | None) -> Reading | None:
+    """How a new table is read: what the model has as categories are some, whatever they look like there."""
+    if not isinstance(kind, Table):
+        return reading
+    return replace(reading or Reading(), categorical=kind.categorical, categories=(), ignore=())
 
 
 def _samples(file: Path, kind: Kind) -> Any:

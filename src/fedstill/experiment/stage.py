@@ -20,6 +20,7 @@ from fedstill.core.value import plain
 from fedstill.data import Dataset, Samples, load, load_clients, pool
 from fedstill.data.columns import is_table
 from fedstill.data.kinds import Image, Table, Tokens
+from fedstill.data.look import doubts
 from fedstill.data.own import Own, local_stream, pool_own, read_own
 from fedstill.data.partition import Split, local_split, matching_test, public_split
 from fedstill.data.pixels import fitted
@@ -76,7 +77,7 @@ def stage(experiment: Experiment, storage: Storage) -> Stage:
     else:
         split = Split(tuple(np.setdiff1d(part, shared) for part in owners))
     train, exam = _exam(experiment, dataset, split.parts, tests, split.tests)
-    notes = dataset.notes + split.notes
+    notes = (*dataset.notes, *doubts(whole), *split.notes)
     if experiment.public == "train":  # DaFKD's FedDF: unlabelled training samples as the proxy
         public = dataset.train[np.sort(train.flat)]
         notes += (f"public = train: the public set is the clients' own {len(public)} training samples",)

@@ -38,6 +38,8 @@ class Table(Kind):
     missing: tuple[str, ...] = setting((), doc="columns of numbers in which some are missing")
     categorical: tuple[str, ...] = setting((), doc="names of the columns of categories")
     categories: tuple[tuple[str, ...], ...] = setting((), doc="the categories of each of these columns")
+    dates: tuple[str, ...] | None = field(default=None, compare=False)
+    """Columns of numbers that are dates, as days; None where it is not known. Models do not depend on it."""
     shape: tuple[int, ...] = field(init=False, default=(0,))
 
     def __post_init__(self) -> None:
@@ -130,6 +132,7 @@ class Table(Kind):
         numeric: tuple[str, ...],
         categorical: tuple[str, ...] = (),
         categories: tuple[tuple[str, ...], ...] = (),
+        dates: tuple[str, ...] | None = None,
     ) -> "Table":
         """The kind of these rows (numbers first, then codes): means and deviations of what is not missing."""
         mean, std, missing = [], [], []
@@ -142,4 +145,4 @@ class Table(Kind):
             std.append((float(there.std()) if len(there) else 0.0) or 1.0)
             if len(there) < len(column):
                 missing.append(name)
-        return cls(numeric, tuple(mean), tuple(std), tuple(missing), categorical, categories)
+        return cls(numeric, tuple(mean), tuple(std), tuple(missing), categorical, categories, dates)
