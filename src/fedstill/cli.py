@@ -28,7 +28,10 @@ def run(
         ),
     ],
     private: Annotated[
-        str | None, typer.Option(help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client.")
+        list[str] | None,
+        typer.Option(
+            help="epsilon=8,delta=1e-5 for each sample; clients,epsilon=4,clip=1 for each client; again for both."
+        ),
     ] = None,
     compress: Annotated[str | None, typer.Option(help="quantise,width=8 or top-k,share=0.1: fewer bytes up.")] = None,
     secure_sums: Annotated[bool, typer.Option(help="The server learns sums over the clients only.")] = False,

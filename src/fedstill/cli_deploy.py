@@ -220,7 +220,9 @@ def deploy(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: any setting of method or experiment.")
     ] = None,
-    private: Annotated[str | None, typer.Option(help="As of `run`: epsilon=8 for samples; clients,epsilon=4.")] = None,
+    private: Annotated[
+        list[str] | None, typer.Option(help="As of `run`: epsilon=8 for samples; clients,epsilon=4; again for both.")
+    ] = None,
     secure_sums: Annotated[bool, typer.Option(help="The hub learns sums over the sites only.")] = False,
     compress: Annotated[str | None, typer.Option(help="As of `run`: quantise,width=8 or top-k,share=0.1.")] = None,
     ca: Ca = None,

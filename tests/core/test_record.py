@@ -1,5 +1,6 @@
 """Records survive the disk and the wire; what is damaged, foreign or malformed is refused."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstill.core.errors import FedstillError
-from fedstill.core.record import Carries, carries, declared, dumps, fault, load, loads, record, save, sizes
+from fedstill.core.record import Carries, carries, declared, dumps, fault, load, loads, record, save, sizes, write
 
 
 @record
@@ -61,6 +62,17 @@ def equal(a: Any, b: Any) -> bool:
 def test_any_record_comes_back_as_it_was(inner: Any, tensor: Tensor) -> None:
     tree = Tree(Leaf(tensor, 3), {"a": inner}, (inner, tensor))
     assert equal(tree, loads(dumps(tree)))
+
+
+def test_a_file_that_no_longer_fits_on_the_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # the system names no file here
+
+    monkeypatch.setattr("fedstill.core.record.os.fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        write(tmp_path / "x.json", b"{}")
+    assert error.value.filename == str(tmp_path / "x.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_on_disk_it_is_whole_or_not_there(tmp_path: Path) -> None:

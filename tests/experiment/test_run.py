@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,29 @@ def test_a_run_folder_is_never_written_over_and_what_is_no_run_is_named(runs: Pa
     first = fs.run(small_method("fedavg"), out=runs, data="digits", rounds=1, clients=3, samples=200)
     second = fs.run(small_method("fedavg"), out=runs, data="digits", rounds=1, clients=3, samples=200)
     assert first.run_dir != second.run_dir
+
+
+def test_a_run_without_a_round_that_was_done_gives_its_name_to_another(runs: Path) -> None:
+    """The first fails in its first round; what replaces it is the run that a fresh folder would hold."""
+
+    class Stops(Watcher):
+        def started(self, *_: Any) -> None:
+            raise RuntimeError("before the first round")
+
+    plan = small_experiment(small_method("fedkf"))
+    with pytest.raises(RuntimeError):
+        start(replace(plan, rounds=1), out=runs, name="run", watcher=Stops())
+    (runs / "run" / "last_error.txt").write_text("why it stopped")
+    (runs / "run" / "clients").mkdir(exist_ok=True)
+    (runs / "run" / "clients" / "000001-7.safetensors").write_bytes(b"of another run")
+    start(plan, out=runs, name="run")
+    start(plan, out=runs, name="fresh")
+    assert same_bits(RunDir.open(runs / "run").latest()[0], RunDir.open(runs / "fresh").latest()[0])
+    files = [{str(f.relative_to(runs / name)) for f in (runs / name).rglob("*")} for name in ("run", "fresh")]
+    assert files[0] == files[1]
+    (runs / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(UsageError, match="holds a run already"):  # a checkpoint is kept
+        start(plan, out=runs, name="run")
 
 
 def test_the_summary_has_everything_it_promises(runs: Path) -> None:

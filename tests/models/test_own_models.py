@@ -105,6 +105,11 @@ class OwnClassifier(Classifier):
         return self.body(x.flatten(1))
 
 
+def spoilt(module: nn.Module) -> nn.Module:
+    nn.init.constant_(module.get_parameter("first.weight"), torch.nan)
+    return module
+
+
 def positional(s: Any, c: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(s[0] * s[1] * s[2], c))
 
@@ -240,6 +245,8 @@ def test_a_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.Mon
         (lambda: nn.Linear(5, 10), "cannot take images of shape (1, 8, 8): RuntimeError: mat1 and mat2"),
         (nn.Identity(), "model = Identity: gives (2, 1, 8, 8) for 2 images, must give (2, 10)"),
         (Ending(lambda z: ("z", z)), "model = Ending: gives a tuple, must give a tensor of logits"),  # type: ignore
+        (Plain().requires_grad_(False), "model = Plain: has no parameters that ask for a gradient"),
+        (spoilt(Plain()), "model = Plain: first.weight holds numbers that are not finite"),
     ],
 )
 def test_errors_are_one_line_and_say_what_is_wrong(spec: Any, text: str) -> None:

@@ -25,6 +25,7 @@ from fedstill.parts.accounting import client_noise
 from fedstill.parts.averaging import Broadcast
 from fedstill.parts.client_privacy import PrivateClients
 from fedstill.parts.gather import Changed, Everyone, LastUpload, Remember, Update
+from fedstill.parts.secure_sums import SecureSums
 from fedstill.parts.sums import vector
 
 
@@ -227,6 +228,18 @@ def test_samples_and_clients_have_each_their_own_delta() -> None:
     assert (facts["delta"], facts["delta_clients"]) == (1e-3, 1e-5)
 
 
+def test_privacy_of_both_kinds_is_asked_for_by_two_words() -> None:
+    samples, clients, sums = wrapped(["clients,epsilon=4", "epsilon=8"], secure_sums=True)
+    assert (samples["name"], samples["epsilon"]) == ("private-samples", "8")
+    assert (clients["name"], clients["shared"], sums["by_samples"]) == ("private-clients", 2 / 3, False)
+
+
+def test_a_sum_over_one_client_is_refused_and_no_threshold_leaves_one() -> None:
+    with pytest.raises(UsageError, match="active = 1: the sum would be one client's own upload; must be at least 2"):
+        secure(active=0.25, clients=4)
+    assert [SecureSums(threshold=0.51).needed(clients) for clients in (1, 2, 3, 4)] == [2, 2, 2, 3]
+
+
 def test_the_runs_own_clients_count_whatever_a_plan_said_before() -> None:
     """A deployed run learns how many sites there are when they enrol: shared noise must add up among these."""
     planned = small_experiment(small_method("fedavg"), wrappers=wrapped("clients,epsilon=4", secure_sums=True))
@@ -278,7 +291,7 @@ def test_fedrads_sums_count_as_its_mean_does() -> None:
 
 
 def secure(method: str = "fedavg", **settings: Any) -> Any:
-    return small_experiment(small_method(method), rounds=3, wrappers=[{"name": "secure-sums", **settings}])
+    return small_experiment(small_method(method), rounds=3, wrappers=[{"name": "secure-sums"}], **settings)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedkf", "fedrad", "scaffold"])

@@ -12,7 +12,7 @@ from smallest import same_bits, small_experiment, small_method
 pytest.importorskip("opacus")
 pytest.importorskip("dp_accounting")
 
-from fedstill.core.errors import RunError, UsageError
+from fedstill.core.errors import Abstains, UsageError
 from fedstill.core.method import Env, Reply, methods
 from fedstill.core.record import Carries, leaves
 from fedstill.core.shelf import Storage
@@ -124,8 +124,24 @@ def test_learners_that_share_a_batch_are_counted_as_one_release_with_less_noise(
 
 def test_a_delta_that_promises_nothing_is_refused() -> None:
     """One of n samples published at random is (0, 1/n)-private: δ must be below that."""
-    with pytest.raises(RunError, match=r"privacy: delta = 0\.1: must be < 1/\d+, one over the samples"):
-        start(private(clients=3, active=3, rounds=1, private={"delta": 0.1}), out=None)
+    plan = private(clients=3, active=3, rounds=1, private={"delta": 0.1})
+    with pytest.raises(UsageError, match=r"delta = 0\.1: must be < 1/\d+, one over the samples of client \d"):
+        start(plan, out=None)
+    env = stage(private(clients=3, active=3, rounds=1), Storage()).env.at(0, 0)
+    alone = plan.wrappers[0].around(plan.method, lambda *_: None)  # a site, whose samples the hub does not see
+    with pytest.raises(Abstains, match=r"privacy: delta = 0\.1: must be < 1/50"):
+        alone(env, None, None, range(50))
+
+
+def test_noise_that_fits_into_epsilon_is_a_budget_and_noise_that_never_does_is_refused() -> None:
+    """σ = 4 spends about 1.5 in a turn here: with ε = 8 some turns are taken; with ε = .1 none ever would be."""
+    asked = {"clients": 3, "active": 3, "rounds": 1}
+    row = start(private(**asked, private={"noise": 4.0}), out=None).rows[0]
+    assert row["missing"] == {}
+    spent = max(row["facts"]["epsilon_spent"].values())
+    assert 0.1 < spent < 8
+    with pytest.raises(UsageError, match=r"noise = 4: one turn of client \d costs ε = .*, more than epsilon = 0\.1"):
+        start(private(**asked, private={"noise": 4.0, "epsilon": 0.1}), out=None)
 
 
 def private(method: Any = None, **settings: Any) -> Any:

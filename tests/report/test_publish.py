@@ -1,16 +1,23 @@
 """Publishing a model: its card says what the run says, and what comes back predicts the same."""
 
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from local_hub import Hub, local_hub
 from looked_at import made, rows
+from smallest import small_method
 
+import fedstill as fs
 from fedstill import cli
 from fedstill.core.errors import DataError, RunError, UsageError
+from fedstill.experiment.export import write_model
+from fedstill.experiment.predict_rows import classify_rows
 from fedstill.experiment.ready import load_model
 from fedstill.experiment.result import Result
 from fedstill.report.model_card import card
@@ -127,3 +134,120 @@ def test_what_cannot_be_published_or_got_is_refused(run: Path, tmp_path: Path) -
         pull("somebody/digits", tmp_path / "in")
     with pytest.raises(DataError, match="is no model that fedstill published"):
         pull(str(tmp_path / "mine"), tmp_path / "in")
+
+
+def packaged(run: Path, room: Path) -> tuple[Path, Path]:
+    """The same model as a published folder and as a file by itself."""
+    push(run, str(room / "pushed"))
+    write_model(run, room / "alone.safetensors")
+    return room / "pushed", room / "alone.safetensors"
+
+
+def trained_on(frame: pandas.DataFrame, room: Path, **reading: Any) -> Path:
+    """A run on these rows: each site a client, where there is one, else two alike."""
+    settings = {} if "site" in reading else {"clients": 2, "partition": "iid"}
+    method = small_method("fedavg", epochs=8, optimizer="adam", lr=0.01)
+    fs.run(method, data=frame, rounds=1, workers="inline", out=room, name="run", **settings, **reading)
+    return room / "run"
+
+
+def test_a_slash_in_the_name_of_a_column_and_of_a_category_stays(tmp_path: Path) -> None:
+    """Columns and categories are found by their names."""
+    rng = np.random.default_rng(0)
+    receptors = rng.choice(["ER+/HER2+", "ER-/HER2+"], 160)
+    chol = rng.normal(200, 40, 160)
+    ill = np.where(receptors == "ER+/HER2+", "a/b", "c/b")
+    frame = pandas.DataFrame({"chol mg/dL": chol, "receptor": receptors, "out/come": ill})
+    run = trained_on(frame, tmp_path, label="out/come")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    wanted = classify_rows(run, tmp_path / "new.csv")
+    assert len({row["class"] for row in wanted["rows"]}) == 2
+    for model in packaged(run, tmp_path):
+        assert classify_rows(model, tmp_path / "new.csv") == wanted
+    card = (tmp_path / "pushed" / "README.md").read_text()
+    assert 'label = "out/come"' in card
+    assert "fedstill predict model rows.csv" in card
+
+
+def test_a_published_model_reads_windows_and_texts_as_its_run_does(tmp_path: Path) -> None:
+    """Rows of two people, mixed and out of order: read as one file without roles there would be other windows."""
+    rng = np.random.default_rng(0)
+    who, t = np.tile(["ann", "bob"], 120), np.repeat(np.arange(120), 2)
+    state = np.where((t // 20) % 2, "walks", "rests")
+    wave = np.where(state == "walks", np.sin(t * 1.5) * 3, 0.1) + rng.normal(0, 0.05, 240)
+    frame = pandas.DataFrame({"who": who, "t": t, "x": wave, "does": state}).sample(frac=1, random_state=1)
+    run = trained_on(frame, tmp_path, label="does", time="t", window=4, site="who")
+    frame.drop(columns="does").to_csv(tmp_path / "new.csv", index=False)
+    wanted = classify_rows(run, tmp_path / "new.csv")
+    assert len(wanted["rows"]) == 60
+    for model in packaged(run, tmp_path):
+        assert classify_rows(model, tmp_path / "new.csv") == wanted
+        assert (load_model(model).predict(frame) == load_model(run).predict(frame)).all()
+    assert "fedstill predict model rows.csv" in (tmp_path / "pushed" / "README.md").read_text()
+
+    says = np.where(rng.random(120) < 0.5, "good", "bad")
+    texts = pandas.DataFrame({"by": rng.choice(["x y", "z"], 120), "body": [f"it is {s}" for s in says], "says": says})
+    (tmp_path / "texts").mkdir()
+    run = trained_on(texts, tmp_path / "texts", label="says", text="body")
+    texts.drop(columns="says").to_csv(tmp_path / "texts.csv", index=False)
+    wanted = classify_rows(run, tmp_path / "texts.csv")
+    for model in packaged(run, tmp_path / "texts"):
+        assert classify_rows(model, tmp_path / "texts.csv") == wanted
+    assert "fedstill predict model texts.csv" in (tmp_path / "texts" / "pushed" / "README.md").read_text()
+
+
+def test_no_persons_number_is_published_and_an_older_folder_is_read_still(tmp_path: Path) -> None:
+    """The largest number among rows is somebody's; the model needs it nowhere. Folders of before have it in them."""
+    frame = pandas.DataFrame(
+        {"age": [*range(60), 292.5], "sex": ["f", "m"] * 30 + ["f"], "ill": ["no", "yes"] * 30 + ["no"]}
+    )
+    run = trained_on(frame, tmp_path, label="ill")
+    pushed, alone = packaged(run, tmp_path)
+    published = [file.read_bytes() for file in (*pushed.iterdir(), alone)]
+    assert not any(b"292" in content for content in published)
+    write_model(run, tmp_path / "model.pt2")
+    frame.drop(columns="ill").to_csv(tmp_path / "new.csv", index=False)
+    wanted = classify_rows(run, tmp_path / "new.csv")
+    old = json.loads((pushed / "signature.json").read_text())
+    del old["reading"]
+    (pushed / "signature.json").write_text(json.dumps({**old, "low": 0.0, "high": 292.5}))
+    assert classify_rows(pushed, tmp_path / "new.csv") == wanted
+
+
+class Tied(torch.nn.Module):
+    """One layer in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(64, 64)
+        self.b = self.a
+        self.last = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.b(torch.relu(self.a(x.flatten(1))))))
+
+
+def test_a_model_with_a_layer_in_two_places_is_published(tmp_path: Path) -> None:
+    method = small_method("fedavg", epochs=2)
+    settings = {"data": "digits", "samples": 200, "clients": 2, "partition": "iid", "rounds": 1, "workers": "inline"}
+    fs.run(method, model=Tied, out=tmp_path, name="run", **settings)
+    ready = load_model(tmp_path / "run", model=Tied)
+    x = fs.load("digits").train.x[:20]
+    write_model(tmp_path / "run", tmp_path / "tied.safetensors", model=Tied)
+    assert torch.equal(load_model(tmp_path / "tied.safetensors", model=Tied)(x), ready(x))
+
+
+@pytest.mark.parametrize("broken", ["fedstill.core.record.os.fsync", "fedstill.report.publish._checksum"])
+def test_on_a_full_disk_nothing_is_left(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(broken, full)
+    with pytest.raises(UsageError, match=r"out: cannot write there \(No space left|safetensors: cannot write there"):
+        push(run, str(tmp_path / "out"))
+    if "fsync" in broken:
+        with pytest.raises(UsageError, match=r"alone.safetensors: cannot write there \(No space left"):
+            write_model(run, tmp_path / "alone.safetensors")
+    assert list(tmp_path.iterdir()) == []

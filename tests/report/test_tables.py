@@ -52,6 +52,25 @@ def test_labels_say_what_differs_within_a_data_set_only() -> None:
     assert names == ["fedavg (lr=0.1)", "fedavg (lr=0.5)", "fedavg"]
 
 
+def test_labels_name_the_settings_of_wrappers_that_differ() -> None:
+    """Cut after forty signs, every ε had one name; the run without any is named by that."""
+
+    def private(**settings: Any) -> Result:
+        chain = [{"name": "private-samples", **settings}, {"name": "quantise"}]
+        plan = experiment({"method": "fedavg", "data": "digits", "wrappers": chain}).plain()
+        return Result(plan, made("fedavg", 1, 0.6).rows)
+
+    low, high, bare = private(epsilon=0.01), private(epsilon=8.0), made("fedavg", 1, 0.6)
+    names = [tables.label(run.experiment, [low, high]) for run in (low, high)]
+    assert names == ["fedavg (private-samples.epsilon=0.01)", "fedavg (private-samples.epsilon=8.0)"]
+    names = [tables.label(run.experiment, [low, high, bare]) for run in (low, high, bare)]
+    assert names == [
+        "fedavg (rounds=20, wrappers=private-samples,quantise, private-samples.epsilon=0.01)",
+        "fedavg (rounds=20, wrappers=private-samples,quantise, private-samples.epsilon=8.0)",
+        "fedavg (rounds=2, wrappers=none)",
+    ]
+
+
 def test_a_run_written_before_a_setting_existed_has_its_default() -> None:
     new = made("fedavg", 1, 0.6)
     old = made("fedavg", 2, 0.6)

@@ -183,6 +183,8 @@ class Method(Value, ABC, Generic[S, C, D, U]):
     """For methods whose server needs no more than the sum of what clients send: by samples, or each counting alike."""
     one_architecture: ClassVar[bool] = True
     """False for methods whose clients may have different networks."""
+    needs_features: ClassVar[bool] = False
+    """True for methods that ask a model for more than its logits: `features()` and `head`."""
     one_download: ClassVar[bool] = False
     """True where `download` gives every client the same, which is then made and written once a round (`env.client`
     is None). It belongs to the `download` beside it: a class that overrides `download` says it again."""

@@ -182,7 +182,7 @@ def dumps(value: Any) -> bytes:
     """A value as bytes: safetensors, with the specification in the header."""
     tensors: dict[str, Tensor] = {}
     spec = json.dumps(flatten(value, tensors))
-    return bytes(safetensors.torch.save(_separate(tensors), metadata={"spec": spec}))
+    return bytes(safetensors.torch.save(separate(tensors), metadata={"spec": spec}))
 
 
 def loads(data: bytes, reopen: Callable[[Any], Any] | None = None) -> Any:
@@ -230,6 +230,8 @@ def write(path: Path, data: bytes, safely: bool = True) -> None:
             if safely:
                 os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:  # of a full disk the system says no name
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -240,7 +242,7 @@ def secure(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous CPU tensors that share no memory, as safetensors asks."""
     seen: set[int] = set()
     out = {}

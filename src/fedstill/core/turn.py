@@ -72,6 +72,10 @@ class Wrapper(Value, ABC):
         """Why it cannot be wrapped around the training of this model, if so."""
         return None
 
+    def beyond(self, method: AnyMethod, env: Env) -> str | None:
+        """What of it no client could keep to, by `env.sizes`: told before the first round."""
+        return None
+
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "Wrapper":
         """The wrapper with what it leaves open filled in from the run.
 

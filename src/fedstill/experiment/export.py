@@ -1,5 +1,6 @@
 """Using a run's model elsewhere: classify a file, write the model as ONNX, torch.export or safetensors."""
 
+import io
 import json
 import logging
 import tempfile
@@ -11,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from fedstill.core.errors import DataError, RunError, UsageError, extra
 from fedstill.core.kind import sides
+from fedstill.core.record import separate, write
 from fedstill.data.folder import DEEP, common_mode, pixels_of
 from fedstill.experiment.ready import Ready, load_model
 
@@ -78,49 +81,50 @@ def write_model(path: Path, target: Path, which: str | None = None, model: Any =
     `target` ends in .onnx, .pt2 (torch.export) or .safetensors; the first two take raw inputs, the third holds the
     weights. Folders are made; a file appears only when it is whole. `which`: the model's name in the run.
     """
-    ends: dict[str, Callable[[Ready, Path], None]] = {".onnx": _onnx, ".pt2": _torch_export, ".safetensors": _weights}
-    if target.suffix not in ends:
-        raise UsageError(f"{target}: must end in {', '.join(ends)}")
+    if target.suffix not in WAYS:
+        raise UsageError(f"{target}: must end in {', '.join(WAYS)}")
     ready = load_model(path, which, model=model)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder) / target.name
-            ends[target.suffix](ready, made)
-            made.replace(target)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot write there ({error.strerror or error})") from None
+    write_ready(ready, target)
     count = sum(p.numel() for p in ready.parameters())
     kind, signature = ready.signature.brought, ready.signature
     takes = f"takes raw {kind.plural}, {signature.dtype} {sides(tuple(kind.blank(1).shape[1:]))}"
     return f"{ready.name} → {target} ({count:,} parameters, {takes})"
 
 
+def write_ready(ready: Ready, target: Path) -> None:
+    """Write a model that is loaded already; `target` as of `write_model`."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            WAYS[target.suffix](ready, made)
+            made.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot write there ({error.strerror or error})") from None
+
+
 def description(ready: Ready) -> dict[str, str]:
     """What a model's file says of itself: its class names, its network, the kind and units of its inputs."""
     signature = ready.signature
+    units = {"dtype": signature.dtype, "low": signature.low, "high": signature.high}
     return {
         "class_names": json.dumps(list(ready.class_names), ensure_ascii=False),
         "model": ready.name,
         "recipe": json.dumps(dict(ready.recipe)),
-        "input": json.dumps(
-            {"kind": signature.kind, "dtype": signature.dtype, "low": signature.low, "high": signature.high}
-        ),
+        "input": json.dumps({"kind": signature.kind, **units, "reading": signature.reading}),
     }
 
 
 def _weights(ready: Ready, file: Path) -> None:
-    from safetensors.torch import save_file
-
-    weights = {name: value.contiguous() for name, value in ready.classifier.state_dict().items()}
-    save_file(weights, file, metadata=description(ready))
+    write(file, save(separate(ready.classifier.state_dict()), metadata=description(ready)))
 
 
 def _torch_export(ready: Ready, file: Path) -> None:
     batch = torch.export.Dim("batch")
     with _quiet():
         program = torch.export.export(ready, (_example(ready, 2),), dynamic_shapes=({0: batch},))
-        torch.export.save(program, file, extra_files=description(ready))
+        torch.export.save(program, whole := io.BytesIO(), extra_files=description(ready))
+    write(file, whole.getvalue())
 
 
 def _onnx(ready: Ready, file: Path) -> None:
@@ -171,7 +175,12 @@ def _checked(ready: Ready, file: Path) -> None:
 def _example(ready: Ready, count: int) -> Tensor:
     """Raw inputs that vary: noise in the units of the data."""
     signature = ready.signature
-    blank = signature.brought.blank(count)
-    stream = torch.Generator().manual_seed(0)
-    values = signature.low + (signature.high - signature.low) * torch.rand(blank.shape, generator=stream)
+    kind, stream = signature.brought, torch.Generator().manual_seed(0)
+    if signature.low is None or signature.high is None:
+        return kind.shown(kind.noise(count, stream)).to(signature.stored)
+    values = signature.low + (signature.high - signature.low) * torch.rand(kind.blank(count).shape, generator=stream)
     return (values if signature.stored.is_floating_point else values.floor()).to(signature.stored)
+
+
+WAYS: dict[str, Callable[[Ready, Path], None]] = {".onnx": _onnx, ".pt2": _torch_export, ".safetensors": _weights}
+"""How a model is written, by how its file ends."""

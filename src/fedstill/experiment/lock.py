@@ -22,6 +22,7 @@ except ImportError:  # not on this system: nothing is locked, and the user has t
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
+LOCKS = fcntl is not None
 _held: set[int] = set()
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedstill.core.errors import DataError
 from fedstill.core.kind import Kind
-from fedstill.core.value import build_named
 from fedstill.data import columns
 from fedstill.data.arrays import known_about
 from fedstill.data.files import read_npz
@@ -15,7 +14,6 @@ from fedstill.data.kinds import Series, Table
 from fedstill.data.reading import Reading
 from fedstill.data.rows import needed, rows_like
 from fedstill.experiment.ready import load_model
-from fedstill.experiment.rundir import RunDir
 
 ARRAYS = ".npz"
 
@@ -31,7 +29,7 @@ def classify_rows(path: Path, file: Path, which: str | None = None, model: Any =
     if file.suffix == ARRAYS:
         unit, inputs = "sample", _samples(file, kind)
     else:
-        reading = _reading(path)
+        reading = ready.signature.rows
         unit = "window" if isinstance(kind, Series) else "row"
         table = columns.read_file(file, _by_model(kind, reading), needed(kind, reading))
         inputs = rows_like(kind, table, str(file), reading)
@@ -48,14 +46,6 @@ def _by_model(kind: Kind, reading: Reading | None) -> Reading | None:
     if not isinstance(kind, Table):
         return reading
     return replace(reading or Reading(), categorical=kind.categorical, categories=(), ignore=())
-
-
-def _reading(path: Path) -> Reading | None:
-    """How the run's own table was read; None where its data were no table, or for a model without its run."""
-    if not (path / "experiment.json").exists():
-        return None
-    settings = RunDir.open(path).read("experiment.json").get("reading")
-    return None if settings is None else build_named(Reading, settings)
 
 
 def _samples(file: Path, kind: Kind) -> Any:

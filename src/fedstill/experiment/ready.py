@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fedstill.experiment.config import Experiment, experiment
 from fedstill.experiment.networks import pixels_of, without_data
 from fedstill.experiment.result import principal, views
 from fedstill.experiment.rundir import Checkpoint, RunDir
-from fedstill.experiment.signature import Signature
+from fedstill.experiment.signature import Signature, roles
 
 FILE = ".safetensors"
 """How a file ends that holds one model and a description of it, as `fedstill export` and `fedstill distil` write it."""
@@ -57,7 +58,7 @@ class Ready(nn.Module):
         self.class_names = signature.class_names
         self._brought = signature.brought
         self._pixels = pixels
-        self._black = 0.0 if signature.stored == torch.uint8 else signature.low
+        self._black = 0.0 if signature.stored == torch.uint8 else signature.low or 0.0
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class Ready(nn.Module):
     def raw(self, x: Any) -> Tensor:
         """Checked raw inputs from arrays, tensors or lists: many samples, or a single one."""
         if isinstance(x, ArrowStream):  # a frame, its columns known by name
-            x = rows_like(self._brought, from_frame(x), "x")
+            x = rows_like(self._brought, from_frame(x), "x", self.signature.rows)
         array = x.detach().cpu().numpy() if isinstance(x, Tensor) else as_array("x", "x", x)
         shape, dtype = tuple(self._brought.blank(1).shape[1:]), self.signature.stored
         if array.shape == shape or (shape[0] == 1 and array.shape == shape[1:]):
@@ -106,7 +107,7 @@ class Ready(nn.Module):
     @property
     def units(self) -> tuple[float, float]:
         """What black and white are in raw inputs that are images."""
-        low, high = self.signature.low, self.signature.high
+        low, high = self.signature.low or 0.0, self.signature.high or 0.0
         if self.signature.stored == torch.uint8 or (low >= 0 and BYTES < high <= 255):
             return 0.0, 255.0
         return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
@@ -130,9 +131,10 @@ def load_model(path: str | Path, name: str | None = None, *, model: Any = None) 
     if (Path(path) / WEIGHTS).exists():
         return _alone(Path(path), Signature.read(Path(path)), *read_weights(Path(path) / WEIGHTS), name, model)
     folder = RunDir.open(Path(path))
-    signature = Signature.read(folder.path)
+    settings = folder.read("experiment.json")
+    signature = replace(Signature.read(folder.path), reading=roles(settings.get("reading")))
     specs = signature.specs(folder.path, model)
-    plan = experiment(folder.read("experiment.json"))
+    plan = experiment(settings)
     classes, storage = len(signature.class_names), Storage(folder.path)
     env = without_data(specs, signature.brought, classes, signature.sizes, seed=plan.seed, storage=storage)
     checkpoint, _ = folder.latest()

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -25,8 +26,10 @@ from fedstill.core import record
 from fedstill.core.errors import FedstillError, RunError, UsageError
 from fedstill.core.flight import Flight
 from fedstill.core.shelf import Shelf, Storage, reopen, shelves
+from fedstill.experiment.lock import LOCKS
 
 METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
 FOLDERS = ("clients", "slots")
 """Where shelves keep their files."""
 
@@ -67,8 +70,9 @@ class RunDir:
     def create(
         cls, path: Path, experiment: Mapping[str, Any], command: str, beside: Mapping[str, Any] | None = None
     ) -> "RunDir":
-        """A new run's folder, with the files `beside` its settings; an old one is never written over."""
+        """A new run's folder, with the files `beside` its settings; a round that was done is never written over."""
         cls.vacant(path)
+        cls._clear(path)
         run = cls(path, int(experiment.get("memory", 1024)))
         for name, content in {"versions.json": {**versions(), "command": command}, **(beside or {})}.items():
             run.write(name, content)
@@ -77,10 +81,22 @@ class RunDir:
 
     @classmethod
     def vacant(cls, path: Path) -> None:
-        """Make the folder where there is none; refuse one that holds a run already or cannot be written to."""
-        if (path / "experiment.json").exists():
+        """Make the folder where there is none; refuse one that cannot be written to, or holds a run that has begun.
+
+        A run without a round that was done has nothing to lose. Whether another process works on its first is for the
+        folder's lock to say: where there are no locks such a run counts as begun.
+        """
+        if (path / "experiment.json").exists() and (not LOCKS or _begun(path)):
             raise UsageError(f"{path}: holds a run already; resume it, or choose another --name")
         writable(path)
+
+    @classmethod
+    def _clear(cls, path: Path) -> None:
+        """Forget a run that did no round: what its first turns kept, and why it stopped."""
+        for name in ("experiment.json", METRICS, "last_error.txt"):  # first: without it the folder is no run
+            (path / name).unlink(missing_ok=True)
+        for name in (CHECKPOINTS, *FOLDERS):
+            shutil.rmtree(path / name, ignore_errors=True)
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":
@@ -220,10 +236,16 @@ class RunDir:
                         file.unlink()
 
     def _rounds(self) -> list[int]:
-        return sorted(int(f.stem) for f in (self.path / "checkpoints").glob("[0-9]*.safetensors"))
+        return sorted(int(f.stem) for f in (self.path / CHECKPOINTS).glob("[0-9]*.safetensors"))
 
     def _file(self, rounds: int) -> Path:
-        return self.path / "checkpoints" / f"{rounds:06d}.safetensors"
+        return self.path / CHECKPOINTS / f"{rounds:06d}.safetensors"
+
+
+def _begun(path: Path) -> bool:
+    """Was a round of the run in this folder done, or the state after one kept?"""
+    metrics = path / METRICS
+    return (metrics.exists() and metrics.stat().st_size > 0) or any((path / CHECKPOINTS).glob("[0-9]*"))
 
 
 class _Writing:

@@ -8,7 +8,7 @@ size of a model.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -19,9 +19,13 @@ from torch import nn
 from fedstill.core.errors import DataError, RunError, UsageError
 from fedstill.core.kind import Kind, kind_of
 from fedstill.core.record import write
+from fedstill.core.value import build
 from fedstill.data import Dataset
+from fedstill.data.reading import Reading
 
 FILE = "signature.json"
+ROLES = ("label", "time", "window", "site", "text", "ignore", "categorical", "categories")
+"""What decides how rows without labels are read, of all that was said of the run's own table."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,10 @@ class Signature:
     """Of the samples as they were brought, as `Kind.plain` describes it."""
     dtype: str
     """How they were stored: uint8, float32, int32 …"""
-    low: float
-    high: float
-    """The lowest and highest number of the training samples: the units of raw inputs."""
+    low: float | None
+    high: float | None
+    """Of images, the lowest and highest number in training: the units of raw inputs. None for anything else, which
+    needs neither, and where each would be one person's value."""
     class_names: tuple[str, ...]
     recipes: tuple[Mapping[str, Any], ...]
     """Every different model: `{"name": …}`, `{"factory": "package.module:factory"}`, or `{"object": …,
@@ -43,6 +48,13 @@ class Signature:
     """Which recipe every client has, and last the server."""
     sizes: tuple[int, ...]
     """Training samples of every client."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """How rows are read: settings of a `Reading`, of those in `ROLES`; empty where the data were no table."""
+
+    def __post_init__(self) -> None:
+        if self.kind["name"] != "image":
+            object.__setattr__(self, "low", None)
+            object.__setattr__(self, "high", None)
 
     @classmethod
     def describe(cls, dataset: Dataset, specs: Sequence[Any], sizes: Sequence[int]) -> "Signature":
@@ -54,8 +66,8 @@ class Signature:
         return cls(
             dataset.kind.plain(),
             str(x.dtype).removeprefix("torch."),
-            0.0 if low != low else low,  # NaN: a table with missing values
-            0.0 if high != high else high,
+            low,
+            high,
             dataset.class_names,
             tuple(recipe_of(spec) for spec in different),
             tuple(order[_key(spec)] for spec in specs),
@@ -71,6 +83,11 @@ class Signature:
     def stored(self) -> torch.dtype:
         """The type of raw inputs."""
         return {"uint8": torch.uint8, "int32": torch.int32, "int64": torch.int64}.get(self.dtype, torch.float32)
+
+    @property
+    def rows(self) -> Reading:
+        """How a file of rows is read for the run's models."""
+        return build(Reading, self.reading)
 
     def specs(self, path: Path, model: Any = None) -> tuple[Any, ...]:
         """The model of every client, and last the server's; `model` stands in for one that came as an object."""
@@ -98,6 +115,15 @@ class Signature:
             return cls(**fields)
         except (ValueError, TypeError) as error:
             raise RunError(f"{folder / FILE}: damaged ({error})") from None
+
+
+def roles(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of a run's settings of its table, those that rows without labels are read by.
+
+    >>> roles({"name": "columns", "time": "t", "window": 4, "site": None, "ignore": [], "resize": 28})
+    {'time': 't', 'window': 4}
+    """
+    return {name: settings[name] for name in ROLES if settings.get(name)} if settings else {}
 
 
 def _key(spec: Any) -> Any:

@@ -158,12 +158,17 @@ def _parties(experiment: Experiment, samples: Samples, held: Indices) -> Callabl
 
 
 def _refuse_unfit(experiment: Experiment, env: Env, specs: tuple[Any, ...]) -> None:
-    """A model that does not fit the data, or that a wrapper cannot work with, is named before anything runs."""
+    """What cannot work is named before anything runs: a model by the data, method or a wrapper, a wrapper by sizes."""
     for place in {spec if isinstance(spec, str) else id(spec): i for i, spec in enumerate(specs)}.values():
         module = env.build(place, None)
+        if experiment.method.needs_features:
+            _ = module.head  # a model without features says so
         for wrapper in experiment.wrappers:
             if wrong := wrapper.unfit(module):
                 raise UsageError(f"model: {plain(wrapper)['name']} cannot work with it: {wrong}")
+    for wrapper in experiment.wrappers:
+        if wrong := wrapper.beyond(experiment.method, env):
+            raise UsageError(f"wrappers = {plain(wrapper)['name']}: {wrong}")
     chain = experiment.wrappers if experiment.attack is None else (*experiment.wrappers, experiment.attack)
     if reader := next((wrapper for wrapper in chain if wrapper.reads_steps), None):
         _refuse_other_networks(experiment.method, env, plain(reader)["name"])

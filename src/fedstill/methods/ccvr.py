@@ -45,6 +45,7 @@ class CCVR(Averaging):
     """
 
     paper = "Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning, NeurIPS 2021"
+    needs_features = True
     judged_by = "calibrated"
     private_learners = 1
     virtual: int = setting(100, ge=1, doc="virtual features for each class (M_c)")

@@ -48,6 +48,7 @@ class FedGen(LocalTraining, Counting, Method[Consensus, None, Rehearsal, Counted
     """
 
     paper = "Zhu et al., Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021"
+    needs_features = True
     one_download = True
     noise: int = setting(32, ge=1, doc="length of the generator's noise")
     hidden: int = setting(256, ge=1, doc="width of the generator's hidden layer")

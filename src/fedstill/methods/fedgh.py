@@ -37,6 +37,7 @@ class FedGH(LocalTraining, Method[GlobalHead, Alone, GlobalHead, Prototypes]):
 
     paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023"
     one_architecture = False
+    needs_features = True
     one_download = True
     server_lr: float = setting(0.01, gt=0, doc="learning rate of the global head")
     server_epochs: int = setting(1, ge=1, doc="passes over the round's class means")

@@ -65,6 +65,7 @@ class FedHKD(Averaging):
     """
 
     paper = "Chen, Wang, Vikalo, The Best of Both Worlds: Data-Free Hyper-Knowledge Distillation, ICLR 2023"
+    needs_features = True
     one_download = True
     lam: float = setting(0.05, ge=0, doc="weight of the head's agreement with the global soft predictions (λ)")
     gamma: float = setting(0.05, ge=0, doc="weight of the features' distance from the global ones (γ)")

@@ -53,6 +53,7 @@ class FedKD(LocalTraining, Method[Mentee, Mentor, Copy, LowRank]):
         "Wu et al., Communication-Efficient Federated Learning via Knowledge Distillation, Nature Communications 2022"
     )
     one_architecture = False
+    needs_features = True
     one_download = True
     distil: float = setting(1.0, ge=0, doc="weight of what the models learn from each other; 0: nothing")
     energy_start: float = setting(

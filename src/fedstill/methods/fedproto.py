@@ -41,6 +41,7 @@ class Personal:
 class PrototypeExchange(LocalTraining, Method[Any, Personal, GlobalPrototypes, Prototypes]):
     """The client's half of FedProto and FedTGP: CE + λ MSE(features, prototype); then its own prototypes go up."""
 
+    needs_features = True
     one_architecture = False
     weight: float = setting(1.0, ge=0, doc="weight of the distance to the class's prototype (λ)")
     predict: Literal["head", "prototypes"] = setting(

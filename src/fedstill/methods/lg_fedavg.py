@@ -27,6 +27,7 @@ class LGFedAvg(LocalTraining, Method[Global, Alone, Broadcast, Update]):
     private_learners = 1
     server_sums = "samples"
     one_architecture = False
+    needs_features = True
     one_download = True
     gather: Gather = setting(Everyone(), doc="what the server does with the replies (a robust rule, say)")
 

@@ -34,6 +34,7 @@ class Moon(Averaging):
 
     paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
     made_for = ("labels differ much from client to client",)
+    needs_features = True
     private_learners = 1
     server_sums = "samples"
     tau: float = setting(0.5, gt=0, doc="temperature of the similarities (τ)")

@@ -66,7 +66,17 @@ def trial(model: nn.Module, kind: Kind, classes: int, title: str) -> Tensor:
         raise UsageError(f"model = {title}: gives {tuple(output.shape)} for 2 {kind.plural}, must give (2, {classes})")
     if output.shape[1] != classes:
         raise UsageError(f"model = {title}: gives {output.shape[1]} outputs, data have {classes} classes")
+    _trainable(model, title)
     return output
+
+
+def _trainable(model: nn.Module, title: str) -> None:
+    """Refuse a model that nothing can be learnt with, and weights that are no numbers."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"model = {title}: has no parameters that ask for a gradient; nothing could be trained")
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise UsageError(f"model = {title}: {name} holds numbers that are not finite")
 
 
 @runtime_checkable

@@ -12,8 +12,11 @@ from torch import Tensor
 _engine = torch.autograd.Variable._execution_engine
 
 
-def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The gradient of a loss for each parameter; None for a parameter that the loss does not depend on."""
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradient of a loss for each parameter; None for one that the loss does not depend on, or that is frozen."""
+    if not all(parameter.requires_grad for parameter in parameters):
+        found = iter(gradients(loss, [parameter for parameter in parameters if parameter.requires_grad]))
+        return tuple(next(found) if parameter.requires_grad else None for parameter in parameters)
     if loss.dim():
         return torch.autograd.grad(loss, parameters, allow_unused=True)  # it says what is wrong with such a loss
     slopes: tuple[Tensor, ...] = _engine.run_backward(

@@ -5,7 +5,7 @@ strong features. What the client keeps of it is its weights and the state of its
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,7 @@ class Lesson(NamedTuple):
 class Imagining(LocalTraining):
     """What methods share whose clients imagine samples: the generator, how it learns, what is made of it."""
 
+    needs_features: ClassVar[bool] = True
     gamma: float = setting(1.0, ge=0, doc="weight of the teacher's knowledge (γ)")
     lambda1: float = setting(0.1, ge=0, doc="weight of the one-hot loss (λ₁)")
     lambda2: float = setting(0.1, ge=0, doc="weight of the activation loss (λ₂)")

@@ -90,6 +90,28 @@ class PrivateSamples(Wrapper):
         """Layers that mix samples have no per-sample gradients."""
         return refusal(module)
 
+    def beyond(self, method: AnyMethod, env: Env) -> str | None:
+        """δ of 1/n and more, an ε that no noise gives, and noise that spends more than ε in a single turn."""
+        assert isinstance(method, LocalTraining)
+        of_size: dict[int, int] = {}
+        for client, samples in enumerate(env.sizes):
+            of_size.setdefault(samples, client)
+        of_size.pop(0, None)
+        if not of_size:
+            return None
+        most, fewest = max(of_size), min(of_size)
+        if self.delta * most >= 1:
+            return f"delta = {self.delta:g}: must be < 1/{most}, one over the samples of client {of_size[most]}"
+        if self.noise is None or self.epsilon is None:
+            self.plan(method, env.at(0, of_size[fewest]), fewest)  # of few samples each batch tells most
+            return None
+        for samples, client in of_size.items():
+            cost = sample_epsilon([self.plan(method, env.at(0, client), samples)], self.delta)
+            if cost > self.epsilon * (1 + 1e-9):
+                given = f"noise = {self.noise:g}: one turn of client {client} costs ε = {cost:.3g}"
+                return f"{given}, more than epsilon = {self.epsilon:g}; leave one of them out, or raise it"
+        return None
+
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "PrivateSamples":
         """ε is planned for as many turns as the busiest client has."""
         return self if self.turns else replace(self, turns=turns)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import UsageError
+from fedstill.parts.gradients import gradients
 from fedstill.parts.learner import Learner, Stepper
 from fedstill.parts.noise import gaussian, stream_of
 
@@ -102,28 +103,30 @@ class PrivateLearner(Learner):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")  # the first layer has no inputs
             if free is not None:
-                total = list(torch.autograd.grad(free, self.parameters, allow_unused=True))
+                total = list(gradients(free, self.parameters))
             if private is not None:
                 total = [_sum(a, b) for a, b in zip(self._noisy(private), total, strict=True)]
         if shift is not None:
-            total = [_sum(g, pull * s) for g, s in zip(total, shift, strict=True)]
+            moved = zip(self.parameters, total, shift, strict=True)
+            total = [_sum(g, pull * s) if p.requires_grad else None for p, g, s in moved]
         self.apply(total)
 
     def _noisy(self, loss: Tensor) -> list[Tensor | None]:
         """The mean over the expected batch of clipped per-sample gradients, with noise; None where none flows."""
         try:
             with self.watched():
-                torch.autograd.grad(loss, self.parameters, allow_unused=True)
+                gradients(loss, self.parameters)
         except (ValueError, IndexError) as error:  # opacus misses what it should have seen in the forward pass
             raise RuntimeError("a private loss of samples that passed the module unwatched") from error
-        used = [p for p in self.parameters if p.grad_sample is not None]
+        seen = [getattr(p, "grad_sample", None) is not None for p in self.parameters]  # never of a frozen one
+        used = [p for p, known in zip(self.parameters, seen, strict=True) if known]
         if self.guard.blank:
             for p in used:
                 p.grad_sample.zero_()
         shield = self._shield(used)
         shield.pre_step()
         self.guard.released += 1
-        noisy = [p.grad.detach().clone() if p.grad_sample is not None else None for p in self.parameters]
+        noisy = [p.grad.detach().clone() if known else None for p, known in zip(self.parameters, seen, strict=True)]
         shield.zero_grad(set_to_none=True)
         return noisy
 

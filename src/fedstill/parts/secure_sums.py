@@ -27,6 +27,8 @@ from fedstill.parts.sums import counters, not_sums, readable, shared, summing, v
 
 MOST_MEMBERS = 255
 """Shares of a secret are numbered by one byte."""
+LEAST_MEMBERS = 2
+"""The sum over one is no secret."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,12 @@ class SecureSums(Wrapper):
         """Needs a server that uses sums only."""
         return not_sums(method, upload)
 
+    def beside(self, chain: Sequence[Wrapper]) -> str | None:
+        """Needs two clients in every round: a sum of one is that client's own upload."""
+        if self.active is None or self.active >= LEAST_MEMBERS:
+            return None
+        return f"active = {self.active}: the sum would be one client's own upload; must be at least {LEAST_MEMBERS}"
+
     def settled(self, method: AnyMethod, clients: int, active: int, rounds: int, turns: int) -> "SecureSums":
         """Whether clients count by samples is the method's affair."""
         if active > MOST_MEMBERS:
@@ -134,7 +142,7 @@ class SecureSums(Wrapper):
 
     def needed(self, clients: int) -> int:
         """How many of a round's clients must stay to the end."""
-        return math.ceil(self.threshold * clients)
+        return max(LEAST_MEMBERS, math.ceil(self.threshold * clients))
 
     @property
     def scale(self) -> Scale:

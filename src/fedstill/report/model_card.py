@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import fedstill
+from fedstill.core.kind import Kind
+from fedstill.data.kinds import Image, Series, Table, Tokens
 from fedstill.experiment.result import Result
 from fedstill.experiment.signature import Signature
 from fedstill.experiment.toml import toml
@@ -36,7 +38,7 @@ def card(
         _head(result, license),
         f"# {title}",
         _opening(result, model),
-        _use(address),
+        _use(address, signature.brought),
         _data(result, signature),
         _scores(result, model),
         _left(result),
@@ -64,20 +66,35 @@ def _opening(result: Result, model: str) -> str:
     )
 
 
-def _use(address: str) -> str:
+def _use(address: str, kind: Kind) -> str:
     return (
         "## Use\n\n```\n"
         f"fedstill pull {address} model{'' if address.startswith('hf://') else '    # FOLDER: the one of this file'}\n"
-        "fedstill predict model sample.npy\n"
+        f"fedstill predict model {_sample(kind)}\n"
         "fedstill export model model.onnx\n```"
     )
 
 
+def _sample(kind: Kind) -> str:
+    """The name of a file such as `predict` takes."""
+    match kind:
+        case Table():
+            return "rows.csv"
+        case Tokens():
+            return "texts.csv"
+        case Series(names=names) if names:
+            return "rows.csv"
+        case Image(shape=(1 | 3, _, _)):
+            return "picture.png"
+    return "sample.npy"
+
+
 def _data(result: Result, signature: Signature) -> str:
-    plan, kind = result.experiment, signature.brought
+    plan, kind, low, high = result.experiment, signature.brought, signature.low, signature.high
+    units = "" if low is None or high is None else f" from {low:g} to {high:g}"
     rows = [
         ("data", f"{Path(str(plan['data'])).name}, fingerprint `{plan.get('fingerprint') or 'unknown'}`"),
-        ("a sample", f"{kind.words()}, {signature.dtype} from {signature.low:g} to {signature.high:g}"),
+        ("a sample", f"{kind.words()}, {signature.dtype}{units}"),
         ("classes", ", ".join(signature.class_names)),
         ("clients", f"{plan['clients']}, split by {plan['partition']['name']}"),
         ("training samples", f"{sum(signature.sizes):,}"),
@@ -133,21 +150,31 @@ def _privacy(result: Result) -> str:
 
 def _again(result: Result) -> str:
     plan = {**result.experiment}
-    plan |= {key: nameless(plan[key]) for key in ("data", "public", "partition", "reading") if key in plan}
+    plan |= {key: nameless(plan[key]) for key in ("data", "public", "partition") if key in plan}
+    plan |= {key: without_folder(plan[key]) for key in ("reading",) if plan.get(key)}
     return f"## How it was made\n\n```toml\n{toml(plan)}```"
 
 
 def nameless(value: Any) -> Any:
     """The same settings with the last part of every path alone, whose folders are nobody else's business.
 
-    >>> nameless({"tokenizer": "/home/me/tokens.json", "length": 128})
-    {'tokenizer': 'tokens.json', 'length': 128}
+    >>> nameless(["/home/me/a.npz", "digits", 3])
+    ['a.npz', 'digits', 3]
     """
     if isinstance(value, Mapping):
         return {key: nameless(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [nameless(inner) for inner in value]
     return Path(value).name if isinstance(value, str) else value
+
+
+def without_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How data are read, without the folder of the tokenizer; names of columns and categories are no paths.
+
+    >>> without_folder({"tokenizer": "/home/me/tokens.json", "label": "ER+/HER2+"})
+    {'tokenizer': 'tokens.json', 'label': 'ER+/HER2+'}
+    """
+    return {key: Path(value).name if key == "tokenizer" else value for key, value in settings.items()}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import DataError, RunError, UsageError, extra
-from fedstill.experiment.export import write_model
+from fedstill.experiment.export import write_ready
 from fedstill.experiment.ready import WEIGHTS, load_model
 from fedstill.experiment.result import Result
 from fedstill.experiment.signature import FILE
-from fedstill.report.model_card import card, nameless
+from fedstill.report.model_card import card, without_folder
 
 HUB = "hf://"
 """How the address of a model on the Hugging Face hub starts: hf://owner/name."""
@@ -59,10 +59,14 @@ def push(
     folder = Path(target)
     _vacant(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as room:  # nothing is left of what could not be written
+            write_package(run, Path(room), which, folder.name, license)
+            folder.mkdir(exist_ok=True)
+            for file in Path(room).iterdir():
+                file.replace(folder / file.name)
     except OSError as error:
         raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
-    write_package(run, folder, which, folder.name, license)
     return str(folder)
 
 
@@ -71,11 +75,12 @@ def write_package(
 ) -> None:
     """Write the files of a published model into a folder; its card says that it is pulled from `address`."""
     ready = load_model(run, which)
-    write_model(run, folder / WEIGHTS, ready.name)
     about = card(Result.read(run), ready.name, ready.signature, title, license, address)
     (folder / "README.md").write_text(about, "utf-8")
-    kind = nameless(ready.signature.kind)
-    replace(ready.signature, kind=kind, recipes=(ready.recipe,), of=(0,), sizes=()).save(folder)
+    kind = without_folder(ready.signature.kind)
+    ready.signature = replace(ready.signature, kind=kind, recipes=(ready.recipe,), of=(0,), sizes=())
+    write_ready(ready, folder / WEIGHTS)
+    ready.signature.save(folder)
     sums = {name: _checksum(folder / name) for name in (WEIGHTS, FILE)}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", "utf-8")
 

@@ -156,9 +156,33 @@ def label(settings: Mapping[str, Any], others: Sequence[Result]) -> str:
         flat(identity(complete(known), "seed", reporting=False))
         for known in (settings, *(o.experiment for o in others if _akin(o.experiment, settings)))
     )
-    differ = sorted(k for k in mine if any(o.get(k) != mine[k] for o in kin))
-    extra = ", ".join(f"{k.removeprefix('method.')}={_short(mine[k])}" for k in differ)
+    differ: dict[str, Any] = {}
+    for key in sorted(k for k in mine if any(o.get(k) != mine[k] for o in kin)):
+        differ |= _apart(key, mine[key], [o.get(key) for o in kin])
+    extra = ", ".join(f"{k.removeprefix('method.')}={_short(v)}" for k, v in differ.items())
     return str(settings["method"]["name"]) + (f" ({extra})" if extra else "")
+
+
+def _apart(key: str, value: Any, others: Sequence[Any]) -> dict[str, Any]:
+    """A setting that differs; of a list of things, such as wrappers, their names and what else differs in them.
+
+    >>> less, more = [{"name": "quantise", "width": 4}], [{"name": "quantise", "width": 8}]
+    >>> _apart("wrappers", less, [less, more]), _apart("wrappers", less, [less, []])
+    ({'quantise.width': 4}, {'wrappers': ['quantise']})
+    """
+    mine, *kin = (_things(list_of) for list_of in (value, *others))
+    if not any((mine, *kin)):
+        return {key: value}
+    names = {key: list(mine)} if any(list(mine) != list(other) for other in kin) else {}
+    settings = {f"{name}.{k}": v for name, own in mine.items() for k, v in own.items()}
+    theirs = [{f"{name}.{k}": v for name, own in other.items() for k, v in own.items()} for other in kin]
+    return names | {k: v for k, v in settings.items() if any(k in other and other[k] != v for other in theirs)}
+
+
+def _things(value: Any) -> dict[str, dict[str, Any]]:
+    """The settings of the things in a list, by their names; nothing where it is a list of anything else."""
+    things = value if isinstance(value, list | tuple) else ()
+    return {thing["name"]: flat(thing) for thing in things if isinstance(thing, Mapping) and "name" in thing}
 
 
 def _akin(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -166,7 +190,7 @@ def _akin(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
 

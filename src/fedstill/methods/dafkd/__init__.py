@@ -63,6 +63,7 @@ class DaFKD(LocalTraining, Counsel, Method[Distilled, OwnDomain, Handout, Contri
     paper = "Wang et al., DaFKD: Domain-aware Federated Knowledge Distillation, CVPR 2023"
     made_for = ("labels differ much from client to client",)
     private_learners = 1
+    needs_features = True
     one_download = True
     lr: float = setting(1e-3, gt=0, doc="learning rate of classifier and discriminator")
     epochs: int = setting(20, ge=1, doc="local epochs in a round, where local_steps is none")
