@@ -1,6 +1,7 @@
 """The leaderboard's page: one file, offline, sortable, with the command behind every number."""
 
 import glob
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def _section(preset: Preset, league: League) -> str:
         "time of a round relative to FedAvg, geometric means over tasks. Click a head to sort."
     )
     board = sections.table(head, body, left=(1,), kind="board")
-    below = "".join(f"<p>{escape(line)}</p>" for line in footnotes(league, run))
+    below = "".join(f"<p>{_marked_up(line)}</p>" for line in footnotes(league, run))
     return sections.section(_id(league), league.name.capitalize(), board, below, about=escape(about))
 
 
@@ -81,6 +82,11 @@ def titled(league: League, task: str) -> str:
 
 def _name(standing: Standing) -> str:
     return standing.method + ("" if standing.same_split else f" {OTHER_SPLIT}")
+
+
+def _marked_up(line: str) -> str:
+    """A line of Markdown as HTML: what it sets as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(line))
 
 
 def footnotes(league: League, tasks: Sequence[str]) -> list[str]:
