@@ -36,7 +36,7 @@ class FedTKD(LogitExchange):
     temperature: float = setting(3.0, gt=0, doc="T of the teacher's softmax (10, 20)")
     student_T: float = setting(1.0, gt=0, doc="temperature of the student in the distillation loss")  # noqa: N815
     beta: float = setting(0.8, ge=0, le=1, doc="keeps the teacher's weight below 1 − β (19)")
-    gather: Gather = setting(Identify(levelled=0.05), doc="who is believed (algorithm 1; by default choice 14)")
+    gather: Gather = setting(Identify(levelled=0.05), doc="who is believed (identify: algorithm 1 or a rule beside it)")
 
     def study(self, env: Env, learner: Learner, turns: int, down: Wisdom) -> None:
         """Algorithm 3, step 1: one epoch on the public set by (23)."""
